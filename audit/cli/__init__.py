@@ -1,0 +1,1 @@
+"""kvwitness.audit.cli"""

@@ -1,0 +1,1 @@
+"""kvwitness.gpu_tracer"""
