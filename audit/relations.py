@@ -1,0 +1,251 @@
+"""Relations that every rule starts from: one row per request, and one row per known loss of telemetry.
+
+Both are derived from the events alone, in frames of the form that `kvwitness.audit.rules.model.Context`
+describes.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+KEY = ["request", "incarnation"]
+
+REQUEST_SCHEMA = pl.Schema(
+    {
+        "request": pl.String(),
+        "incarnation": pl.Int32(),
+        "tenant": pl.String(),  # by its most trusted receiver, else the first on any of its events
+        "tenants": pl.List(pl.String()),  # every tenant that was ever named for it
+        "tenant_source": pl.String(),
+        "prompt_tokens": pl.Int64(),  # true length
+        "max_new_tokens": pl.Int64(),
+        "salt_hmac": pl.String(),
+        "adapter": pl.String(),
+        "model": pl.String(),
+        "traffic": pl.String(),  # "user" where nothing was said
+        "received_ev": pl.Int64(),
+        "received_ns": pl.Int64(),
+        "received_source": pl.String(),
+        "rejected_ev": pl.Int64(),  # first refusal by anybody
+        "rejected_ns": pl.Int64(),
+        "rejected_source": pl.String(),
+        "rejected_status": pl.Int64(),
+        "aborted_ev": pl.Int64(),  # first abort by anybody
+        "aborted_ns": pl.Int64(),
+        "aborted_source": pl.String(),
+        "status": pl.Int64(),  # of the final answer, as are the next six
+        "finish_reason": pl.String(),
+        "answered_prompt_tokens": pl.Int64(),
+        "cached_tokens": pl.Int64(),
+        "completion_tokens": pl.Int64(),
+        "finished_ev": pl.Int64(),
+        "finished_ns": pl.Int64(),
+        "answered_by": pl.String(),
+        "ok": pl.Boolean(),  # some answer was a 2xx
+        "first_ev": pl.Int64(),  # over all events that name the request
+        "last_ev": pl.Int64(),
+        "ended_ev": pl.Int64(),  # first of final answer, abort and refusal; null while alive
+        "ended_ns": pl.Int64(),
+    }
+)
+
+GAP_SCHEMA = pl.Schema(
+    {
+        "source": pl.String(),
+        "before_ev": pl.Int64(),  # last event of the source before the loss; null at its beginning
+        "after_ev": pl.Int64(),  # first event of the source after it; null at its end
+        "from_seq": pl.Int64(),
+        "to_seq": pl.Int64(),  # inclusive
+        "dropped": pl.Int64(),  # events lost, as far as known
+        "reason": pl.String(),  # `hole`, `declared` or `midlife`
+    }
+)
+
+REJECTED_SCHEMA = pl.Schema({"source": pl.String(), "seq": pl.Int64()})
+
+
+def keyed(events: pl.LazyFrame) -> pl.LazyFrame:
+    """The events that name a request, with `incarnation` filled in (an absent one is the first life, 0)."""
+    named = events.filter(pl.col("request").is_not_null())
+    return named.with_columns(pl.col("incarnation").cast(pl.Int32).fill_null(0))
+
+
+def trust(events: pl.LazyFrame) -> pl.Expr:
+    """How far a source's word on a request goes: 0 a gateway, 1 an engine, 2 a client."""
+    gateways = (
+        events.filter((pl.col("event") == "engine.limits") & (pl.col("role") == "gateway"))
+        .select(pl.col("engine").str.split("/").list.first())
+        .unique()
+        .collect()["engine"]
+        .to_list()
+    )
+    site = pl.col("site")
+    is_gateway = site.str.starts_with("gateway") | site.is_in(gateways)
+    return pl.when(is_gateway).then(0).when(site.str.starts_with("client")).then(2).otherwise(1)
+
+
+def requests(events: pl.LazyFrame) -> pl.DataFrame:
+    """One row per (request, incarnation) in `REQUEST_SCHEMA`, in the order of their first events.
+
+    Requests that only page events name are rows too. Two sources that record one reception give one row; so
+    do two receptions that clash, in which case `tenants` holds all that were named.
+    """
+    named = keyed(events)
+    spans = named.group_by(KEY).agg(first_ev=pl.col("ev").min(), last_ev=pl.col("ev").max())
+    tenants = (
+        named.filter(pl.col("tenant").is_not_null())
+        .group_by(KEY)
+        .agg(
+            any_tenant=pl.col("tenant").sort_by("ev").first(),
+            any_tenant_source=pl.col("tenant_source").sort_by("ev").first(),
+            tenants=pl.col("tenant").unique().sort(),
+        )
+    )
+    parts = [tenants, _received(named, trust(events)), _refusals(named), _aborts(named), _answers(named)]
+    frame = spans
+    for part in parts:
+        frame = frame.join(part, on=KEY, how="left")
+    frame = frame.with_columns(
+        tenant=pl.coalesce("received_tenant", "any_tenant"),
+        tenant_source=pl.coalesce("tenant_source", "any_tenant_source"),
+        tenants=pl.col("tenants").fill_null([]),
+        traffic=pl.col("traffic").fill_null("user"),
+        ok=pl.col("ok").fill_null(False),
+        ended_ev=pl.min_horizontal("finished_ev", "aborted_ev", "rejected_ev"),
+        ended_ns=pl.min_horizontal("finished_ns", "aborted_ns", "rejected_ns"),
+    )
+    columns = [pl.col(name).cast(dtype) for name, dtype in REQUEST_SCHEMA.items()]
+    return frame.select(columns).sort("first_ev").collect()
+
+
+def _received(named: pl.LazyFrame, trusted: pl.Expr) -> pl.LazyFrame:
+    """Per request, what its reception said, the most trusted observer first."""
+    facts = ["tenant", "tenant_source", "prompt_tokens", "max_new_tokens"]
+    facts += ["salt_hmac", "adapter", "model", "traffic"]
+    received = named.filter(pl.col("event") == "request.received").with_columns(rank=trusted)
+    first = [pl.col(name).drop_nulls().first() for name in facts]
+    return (
+        received.sort("rank", "ev")
+        .group_by(KEY, maintain_order=True)
+        .agg(
+            *first,
+            received_ev=pl.col("ev").first(),
+            received_ns=pl.col("ref_ns").first(),
+            received_source=pl.col("source").first(),
+        )
+        .rename({"tenant": "received_tenant"})
+    )
+
+
+def _refusals(named: pl.LazyFrame) -> pl.LazyFrame:
+    refused = named.filter(pl.col("event") == "request.rejected").sort("ev")
+    return refused.group_by(KEY, maintain_order=True).agg(
+        rejected_ev=pl.col("ev").first(),
+        rejected_ns=pl.col("ref_ns").first(),
+        rejected_source=pl.col("source").first(),
+        rejected_status=pl.col("status").first(),
+    )
+
+
+def _aborts(named: pl.LazyFrame) -> pl.LazyFrame:
+    aborted = named.filter(pl.col("event") == "request.aborted").sort("ev")
+    return aborted.group_by(KEY, maintain_order=True).agg(
+        aborted_ev=pl.col("ev").first(),
+        aborted_ns=pl.col("ref_ns").first(),
+        aborted_source=pl.col("source").first(),
+    )
+
+
+def _answers(named: pl.LazyFrame) -> pl.LazyFrame:
+    """Per request, its final answer: the one that no engine signed, else the last that one did."""
+    answers = named.filter(pl.col("event") == "request.finished")
+    final = answers.sort(pl.col("answered_by").is_null(), "ev").group_by(KEY, maintain_order=True)
+    return final.agg(
+        pl.col("status", "finish_reason", "cached_tokens", "completion_tokens", "answered_by").last(),
+        answered_prompt_tokens=pl.col("prompt_tokens").last(),
+        finished_ev=pl.col("ev").last(),
+        finished_ns=pl.col("ref_ns").last(),
+        ok=pl.col("status").is_between(200, 299).any(),
+    )
+
+
+def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Known loss per source in `GAP_SCHEMA`: holes in `seq`, declared losses, lives older than the record.
+
+    `rejected` (columns `source`, `seq`) are lines that could not be read: they consumed their number, so
+    a hole that consists of them is none. A source without `seq` has only what it declares.
+    """
+    known = rejected if rejected is not None else pl.DataFrame(schema=REJECTED_SCHEMA)
+    steps = events.filter(pl.col("source").is_not_null()).select(
+        "source",
+        "ev",
+        "seq",
+        pl.col("event") == "telemetry.gap",
+        "from_seq",
+        "to_seq",
+        "dropped",
+        prev_ev=pl.col("ev").shift().over("source"),
+        prev_seq=pl.col("seq").shift().over("source"),
+    )
+    opening = pl.col("prev_ev").is_null() & (pl.col("seq") > 1)
+    steps = steps.filter(opening | (pl.col("seq") - pl.col("prev_seq") > 1) | pl.col("event"))
+    kept = steps.collect()
+    holes = _without_rejected(_holes(kept), known)
+    declared = _declared(kept, holes)
+    covered = declared.select("source", "before_ev", "after_ev")
+    rest = holes.join(covered, on=["source", "before_ev", "after_ev"], how="anti", nulls_equal=True)
+    return pl.concat([rest, declared]).sort("after_ev", "source")
+
+
+def _holes(steps: pl.DataFrame) -> pl.DataFrame:
+    jump = steps.filter((pl.col("seq") - pl.col("prev_seq").fill_null(0)) > 1)
+    first = pl.col("prev_seq").fill_null(0) + 1
+    midlife = pl.col("prev_ev").is_null()
+    rows = jump.select(
+        "source",
+        before_ev="prev_ev",
+        after_ev="ev",
+        from_seq=first,
+        to_seq=pl.col("seq") - 1,
+        dropped=pl.col("seq") - first,
+        reason=pl.when(midlife).then(pl.lit("midlife")).otherwise(pl.lit("hole")),
+    )
+    return rows.cast(GAP_SCHEMA)
+
+
+def _without_rejected(holes: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
+    """Take the numbers of unreadable lines off the holes."""
+    inside = (
+        holes.join(rejected.unique(), on="source")
+        .filter(pl.col("seq").is_between("from_seq", "to_seq"))
+        .group_by("source", "after_ev")
+        .agg(known=pl.len().cast(pl.Int64))
+    )
+    left = holes.join(inside, on=["source", "after_ev"], how="left").with_columns(
+        dropped=pl.col("dropped") - pl.col("known").fill_null(0)
+    )
+    return left.filter(pl.col("dropped") > 0).select(GAP_SCHEMA.names())
+
+
+def _declared(steps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
+    """Declared losses, each at the hole in `seq` that it explains where there is one."""
+    said = steps.filter(pl.col("event") & (pl.col("dropped").is_null() | (pl.col("dropped") > 0)))
+    hole = holes.select("source", "before_ev", "after_ev", hole_from="from_seq", hole_to="to_seq")
+    pairs = said.join(hole, on="source").filter(
+        pl.when(pl.col("from_seq").is_not_null() & pl.col("to_seq").is_not_null())
+        .then((pl.col("from_seq") <= pl.col("hole_to")) & (pl.col("to_seq") >= pl.col("hole_from")))
+        .otherwise(pl.col("after_ev") == pl.col("ev"))
+    )
+    at_hole = pairs.select(
+        "source",
+        "before_ev",
+        "after_ev",
+        from_seq="hole_from",
+        to_seq="hole_to",
+        dropped=pl.col("dropped"),
+    )
+    alone = said.join(pairs.select("source", "ev"), on=["source", "ev"], how="anti").select(
+        "source", "from_seq", "to_seq", "dropped", before_ev="prev_ev", after_ev="ev"
+    )
+    both = pl.concat([at_hole, alone.select(at_hole.columns)]).unique(["source", "before_ev", "after_ev"])
+    return both.with_columns(reason=pl.lit("declared")).cast(GAP_SCHEMA).select(GAP_SCHEMA.names())
