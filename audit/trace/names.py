@@ -1,0 +1,93 @@
+"""What a field's name says about its value: prompt or output content, a secret, or a mere measurement of one.
+
+Names are compared without regard to case, separators or Unicode compatibility forms: `promptText`, `PROMPT-TEXT`,
+`gen_ai.prompt_text` are one name.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+
+SECRETS: tuple[str, ...] = tuple(
+    "salt apikey authoriz authoris authtoken accesstoken refreshtoken idtoken bearer password passwd passphrase "
+    "secret cookie credential privatekey sessiontoken clienttoken signingkey accesskey jwt".split()
+)
+"""A name that contains one of these is a secret's."""
+SECRET_NAMES: frozenset[str] = frozenset("auth token pwd openaikey xkey".split())
+"""Whole names of secrets."""
+CONTENTS: tuple[str, ...] = tuple(
+    "prompt message text content completion logprob logit embed hiddenstate transcript conversation dialog utterance "
+    "instruction question answer document response reply generated reasoning thinking thought toolcall functioncall "
+    "arguments choices image audio video pixel multimodal snippet excerpt body payload history input output query".split()
+)
+"""A name that contains one of these is taken for content: what users sent, models said, or numbers derived from it."""
+CONTENT_NAMES: frozenset[str] = frozenset(
+    "context contexts ragcontext retrievedcontext system assistant chat turn turns delta".split()
+)
+"""Whole names of content."""
+HARMLESS: tuple[str, ...] = ("context", "tokenizer", "tokeniser")
+"""Words that contain one of the above and do not mean it."""
+MEASURES: frozenset[str] = frozenset(
+    "tokens count counts len length lengths size sizes bytes num number n total max min limit mean avg sum ms us ns s "
+    "sec secs seconds time duration latency rate ratio percent pct dim dims heads layers blocks pages slots index idx "
+    "offset pos position rank version ttl depth width budget quota status code age elapsed throughput tps hits misses "
+    "lens hashes".split()
+)
+"""Words that turn a name into that of a measurement, which may be a number."""
+_MEASURE_ENDS = ("tokens", "count", "length", "len", "bytes", "size")
+FINGERPRINTS: frozenset[str] = frozenset(
+    "hmac hash sha sha1 sha256 sha512 digest fingerprint checksum md5 crc".split()
+)
+"""Words that turn a name into that of a fingerprint, which may be a short string without spaces."""
+CATEGORIES: frozenset[str] = frozenset(
+    "type format kind mode version status state encoding class source engine backend parser".split()
+)
+"""Last words that turn a content name into that of a category, which may be a short word."""
+TOKEN_HINTS: frozenset[str] = frozenset("tok toks token tokens id ids vocab sequence seq seqs".split())
+"""Words under which a long list of small integers is taken for token ids."""
+MAX_NAME = 64
+"""Longest name of a field outside the vocabulary; a longer one could be content itself."""
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
+
+
+@dataclass(frozen=True)
+class NameSense:
+    """What a name says."""
+
+    secret: bool
+    content: bool
+    token: bool
+    """It speaks of tokens: token ids, a token, or a number of tokens."""
+    measure: bool
+    fingerprint: bool
+    category: bool
+    token_hint: bool
+
+    @property
+    def sensitive(self) -> bool:
+        """Secret, content or tokens, measured or not."""
+        return self.secret or self.content or self.token
+
+
+@lru_cache(maxsize=4096)
+def sense(name: str) -> NameSense:
+    """Judge a name of at most `MAX_NAME` characters."""
+    plain = unicodedata.normalize("NFKC", name)
+    words = [w.lower() for w in _WORDS.findall(plain)]
+    whole = "".join(c for c in plain.casefold() if c.isalnum())
+    flat = whole
+    for word in HARMLESS:
+        flat = flat.replace(word, "")
+    return NameSense(
+        secret=any(s in flat for s in SECRETS) or whole in SECRET_NAMES,
+        content=any(s in flat for s in CONTENTS) or whole in CONTENT_NAMES,
+        token="token" in flat or whole in ("toks", "inputids", "outputids"),
+        measure=not MEASURES.isdisjoint(words) or whole.endswith(_MEASURE_ENDS),
+        fingerprint=not FINGERPRINTS.isdisjoint(words) or whole.endswith(("hmac", "hash", "digest")),
+        category=bool(words) and words[-1] in CATEGORIES,
+        token_hint=not TOKEN_HINTS.isdisjoint(words) or whole.endswith(("ids", "tokens")),
+    )

@@ -1,0 +1,80 @@
+"""What became of a trace file: every line accounted for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvwitness.audit.errors import KvwitnessError
+
+KEPT_BAD_LINES = 1000
+"""How many rejected lines are kept one by one; beyond that they are only counted."""
+KEPT_NAMES = 1000
+"""How many distinct names a counter keeps; the rest are counted together under `OTHER`."""
+OTHER = "(other)"
+
+
+class TraceError(KvwitnessError):
+    """A trace could not be opened, read or written."""
+
+
+def bump(counter: dict[str, int], name: str, by: int = 1) -> None:
+    """Count `name`, keeping the number of distinct names bounded."""
+    if name not in counter and len(counter) >= KEPT_NAMES:
+        name = OTHER
+    counter[name] = counter.get(name, 0) + by
+
+
+@dataclass
+class ImportReport:
+    """Filled while a trace is read, complete when its last batch has been taken. `lines == events + bad_total + blank`.
+
+    No text in it quotes a value of the file: a rejected line may hold what a trace must not contain.
+    """
+
+    lines: int = 0
+    events: int = 0
+    blank: int = 0
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    """(line number from 1, reason) of the first rejected lines."""
+    bad_total: int = 0
+    bad_by_reason: dict[str, int] = field(default_factory=dict)
+    rejected_seqs: list[tuple[str | None, int]] = field(default_factory=list)
+    """(source, seq) of rejected lines where they could be read: they were recorded, so they are no hole in `seq`."""
+    unknown_kinds: dict[str, int] = field(default_factory=dict)
+    """Kind outside the vocabulary -> events of it, all of them kept."""
+    unknown_fields: dict[str, int] = field(default_factory=dict)
+    """Field outside the vocabulary (or of another type, where the kind does not define it) -> times kept in `extra`."""
+    dropped_content: dict[str, int] = field(default_factory=dict)
+    """Dotted name -> values dropped because a trace must not contain them."""
+    stream_errors: list[str] = field(default_factory=list)
+    """What went wrong below the lines: compressed data that is damaged or ends early."""
+    sha256: str = ""
+    """Of the raw bytes of the file, compressed as they are; empty until the end was reached."""
+    bytes_read: int = 0
+    """Raw bytes read so far."""
+
+    def reject(self, line: int, reason: str, detail: str = "") -> None:
+        """Account for a line that gave no event."""
+        self.bad_total += 1
+        bump(self.bad_by_reason, reason)
+        if len(self.bad) < KEPT_BAD_LINES:
+            self.bad.append((line, f"{reason}: {detail}" if detail else reason))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return {
+            "lines": self.lines,
+            "events": self.events,
+            "blank": self.blank,
+            "bad_total": self.bad_total,
+            "bad_by_reason": dict(self.bad_by_reason),
+            "bad": [{"line": n, "reason": r} for n, r in self.bad],
+            "rejected_seqs": [{"source": s, "seq": n} for s, n in self.rejected_seqs],
+            "unknown_kinds": dict(self.unknown_kinds),
+            "unknown_fields": dict(self.unknown_fields),
+            "dropped_content": dict(self.dropped_content),
+            "stream_errors": list(self.stream_errors),
+            "sha256": self.sha256,
+            "bytes_read": self.bytes_read,
+        }

@@ -1,0 +1,292 @@
+"""From parsed JSON objects to batches of event rows: the one place where an event is validated."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvwitness.audit.trace.columns import Column, NumberColumn, Rejected, TextColumn, column_for
+from kvwitness.audit.trace.fields import ALIASES, FIELDS
+from kvwitness.audit.trace.model import Form, Kind
+from kvwitness.audit.trace.pages import page_ranges
+from kvwitness.audit.trace.privacy import CREDENTIAL, MAX_DEPTH, MAX_TEXT, Scrubber
+from kvwitness.audit.trace.report import ImportReport, bump
+from kvwitness.audit.trace.schema import EVENT_SCHEMA
+from kvwitness.audit.trace.times import time_ns
+from kvwitness.audit.trace.vocabulary import KINDS, defined_fields
+
+MAX_KIND = 128
+"""Longest name of an event kind, in characters."""
+_MAX_SHAPES = 4096
+_SUSPECT = r"^[\s\x{feff}]*[{\[\"]|" + CREDENTIAL
+_TIME_NAMES = ("t", *(a for a, name in ALIASES.items() if name == "t"))
+_Put = Callable[[int, Any], None]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How lines of one kind with one list of keys are taken in; worked out once, used for all of them."""
+
+    puts: tuple[_Put, ...]
+    missing: str | None
+    known: bool
+    parallel: tuple[tuple[str, str], ...]
+
+
+class RowBuilder:
+    """Takes lines one by one and gives batches in `EVENT_SCHEMA`.
+
+    `add` raises `Rejected` for a line that gives no event and leaves no trace of it in the batch.
+    """
+
+    def __init__(self, report: ImportReport) -> None:
+        self.rows = 0
+        self.weight = 0
+        """Bytes that the rows held so far unfold to, roughly."""
+        self._report = report
+        self._scrubber = Scrubber(report.dropped_content)
+        self._spill: dict[str, Any] = {}
+        self._line = b""
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._times, self._numbers, self._kinds = array("q"), array("q"), list[str]()
+        self._extra = TextColumn("extra")
+        self._columns: dict[str, Column] = {
+            name: self._column(name) for name in FIELDS if name not in ("t", "event")
+        }
+
+    def _column(self, name: str) -> Column:
+        field = FIELDS[name]
+        if field.form is Form.TIME:
+            return NumberColumn(name, Form.INT, None)
+        if field.form is Form.OBJECT:
+            return TextColumn(name)
+        return column_for(field, self._weigh, lambda texts: self._clean(name, texts))
+
+    def _weigh(self, size: int) -> None:
+        self.weight += size
+
+    def add(self, number: int, line: bytes, event: dict[str, Any]) -> None:
+        """Take in the object that `line`, the file's line `number` from 1, was parsed to."""
+        _check_keys(line, event)
+        kind = event.get("event")
+        if type(kind) is not str:
+            raise Rejected("event: missing" if kind is None else "event: not a string")
+        if len(kind) > MAX_KIND:
+            raise Rejected(f"event: longer than {MAX_KIND} characters")
+        time = _time(line, event)
+        self._line = line
+        row = self.rows
+        try:
+            shape = self._take(row, kind, event)
+        except Rejected:
+            self._undo(row)
+            nulls = [k for k, v in event.items() if v is None and k in self._columns]
+            if not nulls:
+                raise
+            # a vocabulary field that is null is as good as absent
+            slim = {k: v for k, v in event.items() if k not in nulls}
+            try:
+                shape = self._take(row, kind, slim)
+            except Rejected:
+                self._undo(row)
+                raise
+        if not shape.known:
+            bump(self._report.unknown_kinds, kind)
+        self._times.append(time)
+        self._kinds.append(kind)
+        self._numbers.append(number)
+        self.weight += len(line)
+        self.rows = row + 1
+
+    def _take(self, row: int, kind: str, event: dict[str, Any]) -> _Shape:
+        self._spill.clear()
+        key = (kind, *event)
+        shape = self._shapes.get(key) or self._new_shape(key)
+        if shape.missing is not None:
+            raise Rejected(shape.missing)
+        for put, value in zip(shape.puts, event.values(), strict=True):
+            put(row, value)
+        for items, pages in shape.parallel:
+            _check_parallel(event, items, pages)
+        if self._spill:
+            self._keep_extra(row)
+        return shape
+
+    def _new_shape(self, key: tuple[str, ...]) -> _Shape:
+        if len(self._shapes) >= _MAX_SHAPES:
+            self._shapes.clear()
+        kind, *names = key
+        known = KINDS.get(kind)
+        defined = defined_fields(kind)
+        shape = _Shape(
+            puts=tuple(self._put(name, name in defined) for name in names),
+            missing=_missing(known, names) if known else None,
+            known=known is not None,
+            parallel=tuple(p for p in known.parallel if p[0] in names and p[1] in names) if known else (),
+        )
+        self._shapes[key] = shape
+        return shape
+
+    def _put(self, name: str, strict: bool) -> _Put:
+        """How to take in the field `name`; where the kind does not define it, a value of another type goes to `extra`."""
+        if name == "event" or name in _TIME_NAMES:
+            return _ignore
+        column, spill = self._columns.get(name), self._spill
+        if column is None:
+
+            def unknown(row: int, value: Any) -> None:
+                spill[name] = value
+
+            return unknown
+        put = column.put
+        if FIELDS[name].form is Form.TIME:
+            put = self._put_time(name, column)
+        elif FIELDS[name].form is Form.OBJECT:
+            put = self._put_object(name, column)
+        if strict:
+            return put
+
+        def lenient(row: int, value: Any) -> None:
+            try:
+                put(row, value)
+            except Rejected:
+                if value is None:
+                    raise
+                spill[name] = value
+
+        return lenient
+
+    def _put_time(self, name: str, column: Column) -> _Put:
+        def put(row: int, value: Any) -> None:
+            try:
+                column.put(row, time_ns(name, value, self._line))
+            except ValueError as error:
+                raise Rejected(f"{name}: {error}") from None
+
+        return put
+
+    def _put_object(self, name: str, column: Column) -> _Put:
+        def put(row: int, value: Any) -> None:
+            if type(value) is not dict:
+                raise Rejected(f"{name}: not an object")
+            kept = self._scrubber.scrub(value, f"{name}.") if value else value
+            column.put(row, _canonical(kept))
+
+        return put
+
+    def _keep_extra(self, row: int) -> None:
+        kept = self._scrubber.scrub(self._spill)
+        for name in kept:
+            bump(self._report.unknown_fields, name)
+        if kept:
+            self._extra.put(row, _canonical(kept))
+
+    def _undo(self, row: int) -> None:
+        for column in self._columns.values():
+            column.undo(row)
+        self._extra.undo(row)
+
+    def _clean(self, name: str, texts: pa.Array) -> pa.Array:
+        """Hold the vocabulary's own strings to the rules of privacy, looking at each distinct one once."""
+        distinct = texts.unique()
+        limit = MAX_TEXT  # the scrubber applies the field's own limit; this only finds candidates
+        suspect = pc.or_(
+            pc.match_substring_regex(distinct, _SUSPECT), pc.greater(pc.utf8_length(distinct), limit)
+        )
+        if not pc.any(suspect).as_py():
+            return texts
+        cleaned = {s: self._scrubber.text(name, s) for s in distinct.filter(suspect).to_pylist()}
+        return pa.array([cleaned.get(s, s) for s in texts.to_pylist()], pa.string())
+
+    def take(self) -> pa.RecordBatch:
+        """The rows held so far as one batch; the builder starts afresh."""
+        rows = self.rows
+        arrays: list[pa.Array] = []
+        dense = {"t": pa.array(np.array(self._times)), "event": pa.array(self._kinds, pa.string())}
+        for name in FIELDS:
+            arrays += [dense[name]] if name in dense else self._columns[name].finish(rows)
+            if name == "tenant_source":
+                arrays.append(pa.array(np.array(self._numbers)))
+        arrays += self._extra.finish(rows)
+        self._kinds.clear()
+        del self._times[:], self._numbers[:]
+        self.rows = self.weight = 0
+        return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+
+def _ignore(row: int, value: Any) -> None:
+    """Taken in elsewhere."""
+
+
+def _canonical(value: dict[str, Any]) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if value else "{}"
+
+
+def _missing(kind: Kind, names: list[str]) -> str | None:
+    for name in kind.required:
+        if name not in names:
+            return f"{name}: missing"
+    if kind.one_of and not set(kind.one_of) & set(names):
+        return f"{' or '.join(kind.one_of)}: missing"
+    return None
+
+
+def _time(line: bytes, event: dict[str, Any]) -> int:
+    found = [(name, event[name]) for name in _TIME_NAMES if event.get(name) is not None]
+    if not found:
+        raise Rejected("t: missing")
+    try:
+        times = {time_ns(name, value, line) for name, value in found}
+    except ValueError as error:
+        raise Rejected(f"t: {error}") from None
+    if len(times) > 1:
+        raise Rejected("t: differs from time_unix_nano")
+    return times.pop()
+
+
+def _check_parallel(event: dict[str, Any], items: str, pages: str) -> None:
+    """Hold a list that goes with pages to their number; one single number stands for all."""
+    named, given = event[pages], event[items]
+    if type(given) is not list or not named:
+        return
+    count = page_ranges(given)[2] if FIELDS[items].form is Form.PAGES else len(given)
+    if count != page_ranges(named)[2] and not (FIELDS[items].form is Form.INTS and count == 1):
+        raise Rejected(f"{items}: not as many as {pages}")
+
+
+def _check_keys(line: bytes, event: dict[str, Any]) -> None:
+    """Reject a line in which a key occurs twice; the parser silently takes the last."""
+    spaced = b" :" in line or b"\t:" in line or b"\r:" in line
+    # every key of the text that is not followed by a space ends in `":`, so equal numbers leave no room for a second
+    if not spaced and line.count(b'":') == len(event):
+        return
+    found = _count_keys(event, 0)
+    if not spaced and line.count(b'":') == found:
+        return
+    try:
+        json.loads(line, object_pairs_hook=_distinct, parse_int=float, parse_float=float)
+    except RecursionError:
+        raise Rejected(f"nested deeper than {MAX_DEPTH}") from None
+
+
+def _count_keys(value: Any, depth: int) -> int:
+    if depth > MAX_DEPTH:
+        raise Rejected(f"nested deeper than {MAX_DEPTH}")
+    if type(value) is dict:
+        return len(value) + sum(_count_keys(v, depth + 1) for v in value.values() if type(v) in (dict, list))
+    return sum(_count_keys(v, depth + 1) for v in value if type(v) in (dict, list))
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise Rejected("a key occurs twice")
+    return out
