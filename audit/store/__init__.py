@@ -1,1 +1,47 @@
-"""kvwitness.audit.store"""
+"""Where events and results are kept: immutable Parquet segments, and a small `store.duckdb` of views over
+them."""
+
+from kvwitness.audit.store.failures import (
+    CorruptSegment,
+    DiskFailure,
+    DiskFull,
+    MovedStore,
+    NewerStore,
+    NoStore,
+    OlderStore,
+    ReadOnlyDisk,
+    StoreBusy,
+    StoreError,
+)
+from kvwitness.audit.store.imports import Import, ImportRecord, ImportResult
+from kvwitness.audit.store.pseudonyms import Pseudonyms
+from kvwitness.audit.store.schema import SCHEMA_VERSION, STORE_SCHEMA
+from kvwitness.audit.store.segment import Segment
+from kvwitness.audit.store.snapshot import Snapshot
+from kvwitness.audit.store.stats import Span
+from kvwitness.audit.store.store import Store
+from kvwitness.audit.store.writer import Writer
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "STORE_SCHEMA",
+    "CorruptSegment",
+    "DiskFailure",
+    "DiskFull",
+    "Import",
+    "ImportRecord",
+    "ImportResult",
+    "MovedStore",
+    "NewerStore",
+    "NoStore",
+    "OlderStore",
+    "Pseudonyms",
+    "ReadOnlyDisk",
+    "Segment",
+    "Snapshot",
+    "Span",
+    "Store",
+    "StoreBusy",
+    "StoreError",
+    "Writer",
+]

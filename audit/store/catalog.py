@@ -1,0 +1,266 @@
+"""`store.duckdb`: views over the segments for SQL, written so that any DuckDB from 1.4 on can open it.
+
+It holds no events and no lock: it is built beside, synced, and put in place by a rename, so readers can have
+it open at any time. Every published generation has a marker, an empty segment that its views read last. When
+files that a generation needs are about to go, its marker goes first. A connection that was opened before then
+fails with the marker's name, which says what to do, instead of quietly finding fewer files. The order
+matters: within one query the file names are searched before the marker is opened, so a query that finds its
+marker has found its files, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from kvwitness.audit.store import sql
+from kvwitness.audit.store.durable import place, sync_fd
+from kvwitness.audit.store.failures import StoreError, explained
+from kvwitness.audit.store.layout import Layout
+from kvwitness.audit.store.manifest import Manifest, ResultRun
+from kvwitness.audit.store.schema import COMMENTS, STORE_SCHEMA
+from kvwitness.audit.store.segment import METADATA_KEY, write_segment
+from kvwitness.audit.store.stats import Stats
+
+STORAGE_VERSION = "v1.0.0"
+"""File format of store.duckdb. The default of DuckDB 2 cannot be opened by 1.x."""
+RESERVED = frozenset(
+    {"events", "page_events", "segments", "sealed_segments", "imports", "manifest", "result_runs"}
+)
+"""Names of views and tables that results must not take."""
+_MARKER = re.compile(r"(\d{10})-was-replaced--please-reopen-store\.duckdb\.parquet")
+_PAGE_EVENT_COLUMNS = (
+    "time_ns", "event", "source", "seq", "request", "incarnation", "tenant", "pool", "gen", "op", "phase",
+    "holder", "reason", "step", "transfer", "ingest", "ingest_row",
+)  # fmt: skip
+
+
+def marker(layout: Layout, generation: int) -> Path:
+    """The file whose presence says that readers of this generation still see everything."""
+    return layout.generations / f"{generation:010d}-was-replaced--please-reopen-store.duckdb.parquet"
+
+
+def markers(layout: Layout) -> dict[int, Path]:
+    """generation -> marker, for those that readers may still use."""
+    found = ((_MARKER.fullmatch(p.name), p) for p in layout.generations.iterdir())
+    return {int(m[1]): p for m, p in found if m}
+
+
+def publish(layout: Layout, manifest: Manifest) -> None:
+    """Build `store.duckdb` for a manifest and put it in place. The caller holds the manifest's lock."""
+    with explained("publishing", layout.catalog):
+        mark = marker(layout, manifest.generation)
+        if not mark.exists():
+            tmp = layout.tmp / f"{mark.name}.{os.getpid()}"
+            tmp.unlink(missing_ok=True)
+            write_segment(tmp, [], Stats(), name=layout.relative(mark))
+            place(tmp, mark)
+        built = layout.tmp / f"store.{os.getpid()}.{os.urandom(4).hex()}.duckdb"
+        try:
+            _build(built, layout, manifest)
+            fd = os.open(built, os.O_RDONLY)
+            try:
+                sync_fd(fd)
+            finally:
+                os.close(fd)
+            place(built, layout.catalog)
+        finally:
+            built.unlink(missing_ok=True)
+            Path(f"{built}.wal").unlink(missing_ok=True)
+
+
+def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
+    try:
+        with duckdb.connect(":memory:", config={"threads": 1}) as con:
+            con.execute(f"ATTACH {sql.text(str(path))} AS store (STORAGE_VERSION '{STORAGE_VERSION}')")
+            con.execute("USE store")
+            _manifest_table(con, layout, manifest)
+            _events_view(con, layout, manifest)
+            _page_events_view(con)
+            _segments_view(con, layout, manifest)
+            _imports_view(con, layout)
+            _result_views(con, layout, manifest)
+            con.execute("USE memory")
+            con.execute("DETACH store")
+    except duckdb.Error as exc:
+        raise StoreError(
+            f"store.duckdb could not be built: {exc}.",
+            "The segments are not touched. Run `kvwitness store verify` to see whether one of them is "
+            "damaged; if the "
+            "disk is full, free space and run `kvwitness store publish`.",
+        ) from exc
+
+
+def _manifest_table(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
+    facts = {
+        "store_id": manifest.store_id,
+        "schema_version": str(manifest.schema_version),
+        "generation": str(manifest.generation),
+        "path": str(layout.root),
+        "sealed_segments": str(len(manifest.sealed)),
+        "quarantined_segments": str(len(manifest.quarantined)),
+        "tenants": "pseudonyms" if manifest.pseudonym_check else "as recorded",
+    }
+    con.execute("CREATE TABLE manifest (key VARCHAR PRIMARY KEY, value VARCHAR)")
+    con.executemany("INSERT INTO manifest VALUES (?, ?)", [list(f) for f in facts.items()])
+    con.execute("COMMENT ON TABLE manifest IS 'The store as of the generation published here.'")
+
+
+def _branch(columns: str, files: str, layout: Layout, where: str = "") -> str:
+    cut = len(str(layout.root)) + 2
+    return (
+        f"SELECT {columns}, make_timestamp_ns(time_ns) AS ts, substr(filename, {cut}) AS segment "
+        f"FROM read_parquet({files}, filename = true){where}"
+    )
+
+
+def _not_retired(layout: Layout, manifest: Manifest, directory: str) -> str:
+    gone = sorted(str(layout.root / n) for n in manifest.retired_names() if n.startswith(f"{directory}/"))
+    return f" WHERE filename NOT IN ({sql.texts(gone)})" if gone else ""
+
+
+def _events_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
+    columns = ", ".join(sql.name(n) for n in STORE_SCHEMA.names)
+    root = str(layout.root)
+    branches = []
+    if manifest.sealed:
+        files = sql.texts(f"{root}/{s.name}" for s in manifest.sealed)
+        branches.append(_branch(columns, f"[{files}]", layout))
+    # One search pattern for each scan: DuckDB looks up the first pattern of a scan while it plans, and the
+    # further ones later, when the marker has been opened already.
+    for directory, pattern in (("live", "live/*.parquet"), ("imports", "imports/*/*.parquet")):
+        where = _not_retired(layout, manifest, directory)
+        branches.append(_branch(columns, sql.text(f"{root}/{pattern}"), layout, where))
+    branches.append(_branch(columns, sql.text(str(marker(layout, manifest.generation))), layout))
+    con.execute("CREATE VIEW events AS " + " UNION ALL ".join(branches))
+    _comment(con, "events", "Every event, one row each. Order by (source, seq), never by time.", COMMENTS)
+    _comment_column(con, "events", "ts", "time_ns as a timestamp (UTC).")
+    _comment_column(con, "events", "segment", "The file that holds the row; changes with compaction.")
+
+
+def _page_events_view(con: duckdb.DuckDBPyConnection) -> None:
+    columns = ", ".join(_PAGE_EVENT_COLUMNS)
+    con.execute(
+        f"CREATE VIEW page_events AS SELECT {columns}, ts, unnest(pages) AS page, "
+        "unnest(range(len(pages))) AS position FROM events WHERE len(pages) > 0"
+    )
+    picked = {c: COMMENTS[c] for c in _PAGE_EVENT_COLUMNS}
+    _comment(con, "page_events", "One row for each page that an event touches.", picked)
+    _comment_column(con, "page_events", "page", "Id of the page in `pool`.")
+    _comment_column(con, "page_events", "position", "Place of the page in the event's list, from 0.")
+
+
+def _segments_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
+    con.execute(
+        "CREATE TABLE sealed_segments (segment VARCHAR, rows BIGINT, bytes BIGINT, min_time_ns BIGINT, "
+        "max_time_ns BIGINT, created_ns BIGINT, schema_version INTEGER, sha256 VARCHAR)"
+    )
+    rows = [
+        [s.name, s.rows, s.bytes, s.min_time_ns, s.max_time_ns, s.created_ns, s.schema_version, s.sha256]
+        for s in manifest.sealed
+    ]
+    if rows:
+        con.executemany("INSERT INTO sealed_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    root, cut = str(layout.root), len(str(layout.root)) + 2
+    branches = ["SELECT segment, 'sealed' AS kind, * EXCLUDE (segment, bytes) FROM sealed_segments"]
+    for directory, pattern, kind in (
+        ("live", "live/*.parquet", "live"),
+        ("imports", "imports/*/*.parquet", "import"),
+    ):
+        gone = sorted(str(root) + "/" + n for n in manifest.retired_names() if n.startswith(f"{directory}/"))
+        where = f" AND file_name NOT IN ({sql.texts(gone)})" if gone else ""
+        branches.append(
+            f"SELECT substr(file_name, {cut}), '{kind}', (j->>'rows')::BIGINT, (j->>'min_time_ns')::BIGINT, "
+            "(j->>'max_time_ns')::BIGINT, (j->>'created_ns')::BIGINT, (j->>'schema_version')::INTEGER, "
+            "j->>'sha256' "
+            "FROM (SELECT file_name, decode(value)::JSON AS j "
+            f"FROM parquet_kv_metadata({sql.text(f'{root}/{pattern}')}) "
+            f"WHERE key = {sql.text(METADATA_KEY.decode())}::BLOB{where}) WHERE (j->>'rows')::BIGINT > 0"
+        )
+    con.execute("CREATE VIEW segments AS " + " UNION ALL ".join(branches))
+    _comment(con, "segments", "The files that hold the events: sealed, imported and live.", {})
+
+
+def _imports_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
+    columns = {
+        "sha256": "VARCHAR",
+        "name": "VARCHAR",
+        "ingest": "VARCHAR",
+        "rows": "BIGINT",
+        "committed_ns": "BIGINT",
+        "report": "JSON",
+    }
+    spec = ", ".join(f"{k}: {sql.text(v)}" for k, v in columns.items())
+    pattern = sql.text(f"{layout.root}/imports/*/import.json")
+    con.execute(
+        f"CREATE VIEW imports AS SELECT * FROM read_json({pattern}, columns = {{{spec}}}) WHERE sha256 IS "
+        f"NOT NULL"
+    )
+    _comment(con, "imports", "The files that were imported, by the SHA-256 of their bytes.", {})
+
+
+def _result_views(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
+    con.execute(
+        "CREATE TABLE result_runs (run_id VARCHAR, created_ns BIGINT, table_name VARCHAR, rows BIGINT, "
+        "newest BOOLEAN)"
+    )
+    newest = manifest.results[-1] if manifest.results else None
+    rows: list[list[Any]] = [
+        [run.run_id, run.created_ns, table, count, run is newest]
+        for run in manifest.results
+        for table, count in run.tables.items()
+    ]
+    if rows:
+        con.executemany("INSERT INTO result_runs VALUES (?, ?, ?, ?, ?)", rows)
+    con.execute("COMMENT ON TABLE result_runs IS 'Kept audit runs; the result views show the newest.'")
+    if newest:
+        _newest_views(con, layout, newest)
+
+
+def _newest_views(con: duckdb.DuckDBPyConnection, layout: Layout, run: ResultRun) -> None:
+    for table in run.tables:
+        path = layout.root / run.directory / f"{table}.parquet"
+        con.execute(f"CREATE VIEW {sql.name(table)} AS SELECT * FROM read_parquet({sql.text(str(path))})")
+        _comment(con, table, f"Result of audit run {run.run_id}.", {})
+
+
+def _comment(con: duckdb.DuckDBPyConnection, view: str, about: str, columns: dict[str, str]) -> None:
+    con.execute(f"COMMENT ON VIEW {sql.name(view)} IS {sql.text(about)}")
+    for column, comment in columns.items():
+        _comment_column(con, view, column, comment)
+
+
+def _comment_column(con: duckdb.DuckDBPyConnection, view: str, column: str, comment: str) -> None:
+    con.execute(f"COMMENT ON COLUMN {sql.name(view)}.{sql.name(column)} IS {sql.text(comment)}")
+
+
+def attach(layout: Layout) -> duckdb.DuckDBPyConnection:
+    """A connection that has the published store attached read-only as `store`, and selected.
+
+    The store is attached to a database in memory rather than opened: DuckDB hands out one shared instance per
+    path within a process, and that could be an older generation that somebody still holds open.
+    """
+    con = duckdb.connect(":memory:")
+    try:
+        con.execute(f"ATTACH {sql.text(str(layout.catalog))} AS store (READ_ONLY)")
+        con.execute("USE store")
+    except duckdb.Error:
+        con.close()
+        raise
+    return con
+
+
+def published(layout: Layout) -> tuple[int, str] | None:
+    """(generation, path) that `store.duckdb` was built for; None when it is absent or unreadable."""
+    if not layout.catalog.exists():
+        return None
+    try:
+        with attach(layout) as con:
+            facts = dict(con.execute("SELECT key, value FROM manifest").fetchall())
+        return int(facts["generation"]), facts["path"]
+    except (duckdb.Error, KeyError, ValueError):
+        return None

@@ -1,0 +1,240 @@
+"""The store: the one object through which everything else reads and writes events and results."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from kvwitness.audit.store import catalog, snapshot
+from kvwitness.audit.store.durable import FileLock, make_dir, sync_dir, write_atomic
+from kvwitness.audit.store.failures import MovedStore, StoreError, explained
+from kvwitness.audit.store.imports import (
+    Import,
+    ImportRecord,
+    ImportResult,
+    find_import,
+    import_batches,
+    list_imports,
+)
+from kvwitness.audit.store.layout import SEED, Layout
+from kvwitness.audit.store.manifest import Manifest, load, save
+from kvwitness.audit.store.pseudonyms import Pseudonyms
+from kvwitness.audit.store.segment import Segment, write_segment
+from kvwitness.audit.store.stats import Stats
+from kvwitness.audit.store.transaction import commit
+from kvwitness.audit.store.writer import Writer
+
+
+class Store:
+    """A directory of events. Any number of processes may read it and write to it at the same time.
+
+    Every failure that a person can do something about is a StoreError.
+    """
+
+    def __init__(self, layout: Layout, *, pseudonyms: Pseudonyms | None = None) -> None:
+        self._layout = layout
+        self._pseudonyms = pseudonyms
+        self._cache: snapshot.Cache = {}
+
+    @classmethod
+    def create(
+        cls, path: str | Path, *, exist_ok: bool = False, pseudonyms: Pseudonyms | None = None
+    ) -> Store:
+        """Make a store in a directory that does not exist yet or is empty.
+
+        With `pseudonyms` the store keeps tenants only under pseudonyms, for good: it then refuses writers
+        without that key. With `exist_ok` an existing store is opened.
+        """
+        layout = Layout.of(path)
+        if layout.manifest.exists():
+            if exist_ok:
+                return cls.open(path, pseudonyms=pseudonyms)
+            raise StoreError(
+                f"There is a store at {layout.root} already.", "Open it, or choose another directory."
+            )
+        known = {p.name for p in (*layout.directories(), layout.catalog)}
+        if layout.root.exists() and (
+            not layout.root.is_dir() or {p.name for p in layout.root.iterdir()} - known
+        ):
+            raise StoreError(
+                f"{layout.root} exists and holds something that is not a store.",
+                "Choose a new or empty directory.",
+            )
+        with explained("creating", layout.root):
+            layout.root.mkdir(parents=True, exist_ok=True)
+            for directory in layout.directories():
+                make_dir(directory)
+            _create(layout, pseudonyms)
+        return cls.open(path, pseudonyms=pseudonyms)
+
+    @classmethod
+    def open(cls, path: str | Path, *, pseudonyms: Pseudonyms | None = None) -> Store:
+        """Open an existing store.
+
+        Raises NoStore, NewerStore, OlderStore (migrate it first), or StoreError when the key for pseudonyms
+        is not the one that the store was created with.
+        """
+        layout = Layout.of(path)
+        manifest = load(layout)
+        if pseudonyms is not None and manifest.pseudonym_check != pseudonyms.check:
+            kept = "as recorded" if manifest.pseudonym_check is None else "under another key"
+            raise StoreError(
+                f"The store {layout.root} keeps tenants {kept}.",
+                "Use the key that the store was created with, or create a new store: names and pseudonyms, or "
+                "two keys, in one store would make one tenant look like two.",
+            )
+        return cls(layout, pseudonyms=pseudonyms)
+
+    @property
+    def path(self) -> Path:
+        """The store's directory, absolute."""
+        return self._layout.root
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """A directory for the audit's own state between runs. The store clears it when retention makes it
+        void."""
+        return self._layout.checkpoints
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change of the manifest (compaction, results, retention), not with flushes or
+        imports."""
+        return self._manifest().generation
+
+    def _manifest(self) -> Manifest:
+        return load(self._layout)
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def writer(self, name: str, *, origin: str | None = None) -> Writer:
+        """A writer of its own for one source of records.
+
+        While another process uses the name, this one gets `name~2`, and so on: `Writer.id` tells. `origin` is
+        a note on where the records come from; it is kept with each segment.
+        """
+        return Writer(self._layout, name, origin=origin, pseudonyms=self._key_for_writing())
+
+    def begin_import(self, name: str) -> Import:
+        """An import that is appended to and committed step by step; see `import_batches`."""
+        return Import(self._layout, name=name, pseudonyms=self._key_for_writing())
+
+    def import_batches(
+        self,
+        batches: Iterable[pa.RecordBatch | pa.Table],
+        *,
+        sha256: str | Callable[[], str],
+        name: str = "",
+        report: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+    ) -> ImportResult:
+        """Import a file's events, once: all of them become visible together, or none.
+
+        `sha256` is that of the file's raw bytes; where it is known only at the end of the stream, give a
+        function, which is called when `batches` is exhausted (`report`, what the reader counted, alike). The
+        same bytes a second time add nothing, also when an earlier attempt was killed half-way.
+        """
+        return import_batches(
+            self._layout, batches, sha256=sha256, name=name, report=report, pseudonyms=self._key_for_writing()
+        )
+
+    def find_import(self, sha256: str) -> ImportRecord | None:
+        """The import of the file with this SHA-256, if there was one."""
+        return find_import(self._layout, sha256)
+
+    def imports(self) -> list[ImportRecord]:
+        """All imports, oldest first."""
+        return list_imports(self._layout)
+
+    def _key_for_writing(self) -> Pseudonyms | None:
+        if self._pseudonyms is None and self._manifest().pseudonym_check is not None:
+            raise StoreError(
+                f"The store {self.path} keeps tenants under pseudonyms, and no key was given.",
+                "Give the key it was created with: KVWITNESS_TENANT_KEY_FILE=FILE in the environment.",
+            )
+        return self._pseudonyms
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> snapshot.Snapshot:
+        """The segments as of now, for several reads that must agree."""
+        return snapshot.take(self._layout, self._cache)
+
+    def segments(self) -> list[Segment]:
+        """Every segment that counts now: sealed, imported, live."""
+        return self.snapshot().segments()
+
+    def events(
+        self, columns: list[str] | None = None, *, since: Mapping[str, int] | None = None
+    ) -> pl.LazyFrame:
+        """All events as of now, lazily; see `Snapshot.events`."""
+        return self.snapshot().events(columns, since=since)
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """A DuckDB connection with the store attached read-only and its views in scope.
+
+        Live segments and imports appear in it as they come. After a compaction it works for the grace period
+        and then fails, saying so; `Reader` reconnects by itself. Raises MovedStore when the store was moved
+        or copied and not published since.
+        """
+        manifest = self._manifest()
+        found = catalog.published(self._layout)
+        if found is not None and found[1] != str(self.path):
+            raise MovedStore(
+                f"This store was published at {found[1]} and is now at {self.path}: the views in "
+                f"store.duckdb still "
+                "read the files of the old place.",
+                "Run `kvwitness store publish` once. (`Store.publish` from Python.)",
+            )
+        if found is None or found[0] != manifest.generation:
+            self.publish()
+        return catalog.attach(self._layout)
+
+    def publish(self) -> None:
+        """Build store.duckdb anew: after the store was moved, or when the file is lost."""
+        commit(self._layout, lambda manifest: manifest.next())
+
+
+def _create(layout: Layout, pseudonyms: Pseudonyms | None) -> None:
+    """Seeds first, the manifest last: with it the store exists."""
+    with FileLock(layout.lock("manifest")):
+        if layout.manifest.exists():
+            return
+        write_seeds(layout)
+        manifest = Manifest(
+            store_id=uuid.uuid4().hex,
+            created_ns=time.time_ns(),
+            published_path=str(layout.root),
+            pseudonym_check=pseudonyms.check if pseudonyms is not None else None,
+        )
+        save(manifest, layout)
+        catalog.publish(layout, manifest)
+
+
+def write_seeds(layout: Layout) -> None:
+    """The empty segments that give a store without events its columns."""
+    seed_import = layout.imports / SEED
+    make_dir(seed_import)
+    for directory in (layout.live, seed_import):
+        final = directory / snapshot.seed_name()
+        tmp = layout.tmp / final.name
+        tmp.unlink(missing_ok=True)
+        write_segment(tmp, [], Stats(), name=layout.relative(final))
+        tmp.replace(final)
+        sync_dir(directory)
+    empty: dict[str, Any] = {
+        "sha256": None,
+        "name": "",
+        "ingest": "",
+        "rows": 0,
+        "committed_ns": 0,
+        "report": {},
+    }
+    write_atomic(seed_import / "import.json", orjson.dumps(empty), layout.tmp)
