@@ -1,0 +1,185 @@
+"""Data goes to standard output or a file, everything said to a person goes to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvwitness.audit.errors import KvwitnessError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_NS = 1_000_000_000
+_SHOWN_ITEMS = 6
+
+
+class Format(StrEnum):
+    """How data is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    """One document: an array of rows, or one object."""
+    JSONL = "jsonl"
+    """One object per line."""
+    CSV = "csv"
+    """Lists are JSON text in their cell."""
+    PARQUET = "parquet"
+    """Needs a file to go to."""
+
+
+def say(text: str, *, quiet: bool = False) -> None:
+    """Tell a person something, on standard error."""
+    if not quiet:
+        print(text, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Printer:
+    """Prints rows or one record in one format, to standard output or to a file."""
+
+    format: Format
+    path: Path | None = None
+
+    @classmethod
+    def choose(cls, format: Format | None, path: Path | None = None) -> Printer:
+        """The printer for what the user asked for; what was left open follows from the file's name, else from
+        whether a terminal is listening.
+
+        Raises `KvwitnessError` when Parquet has no file to go to.
+        """
+        if format is None:
+            suffix = path.suffix.lstrip(".") if path else ""
+            if suffix in set(Format):
+                format = Format(suffix)
+            else:
+                format = Format.TABLE if path is None and sys.stdout.isatty() else Format.JSONL
+        if format is Format.PARQUET and path is None:
+            raise KvwitnessError(
+                "Parquet is not printed on standard output.", "Name a file with --output FILE."
+            )
+        return cls(format, path)
+
+    @property
+    def for_people(self) -> bool:
+        """Whether a person is going to read it, who wants the gist."""
+        return self.format is Format.TABLE
+
+    def rows(self, frame: pl.DataFrame, *, title: str = "") -> None:
+        """Print the rows of a frame; `title` stands above a table."""
+        if self.format is Format.PARQUET:
+            frame.write_parquet(self._file())
+        elif self.format is Format.TABLE:
+            self._table(frame.columns, list(frame.iter_rows()), title)
+        elif self.format is Format.CSV:
+            self._write(_csv(frame))
+        else:
+            rows = frame.to_dicts()
+            self._write(_json(rows) if self.format is Format.JSON else b"".join(_json(row) for row in rows))
+
+    def objects(self, objects: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
+        """Print objects that hold nested values of their own shape; where cells hold scalars, those are JSON
+        text."""
+        if self.format is Format.TABLE:
+            columns = list(dict.fromkeys(name for one in objects for name in one))
+            self._table(columns, [[one.get(name) for name in columns] for one in objects], title)
+        elif self.format is Format.JSON:
+            self._write(_json([dict(one) for one in objects]))
+        elif self.format is Format.JSONL:
+            self._write(b"".join(_json(dict(one)) for one in objects))
+        else:
+            import polars as pl
+
+            self.rows(pl.DataFrame([{k: _flat(v) for k, v in one.items()} for one in objects]))
+
+    def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
+        """Print one object: name and value side by side in a table, one row in CSV and Parquet."""
+        if self.format is Format.TABLE:
+            self._table(["", ""], [(name, cell(value, name)) for name, value in record.items()], title)
+        elif self.format in (Format.JSON, Format.JSONL):
+            self._write(_json(dict(record)))
+        else:
+            self.objects([record])
+
+    def _file(self) -> Path:
+        assert self.path is not None  # checked in `choose`
+        return self.path
+
+    def _write(self, data: bytes) -> None:
+        if self.path is not None:
+            self.path.write_bytes(data)
+            return
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def _table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str) -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title or None, title_justify="left", show_header=any(columns))
+        for n, name in enumerate(columns):
+            numeric = bool(rows) and all(isinstance(r[n], int | float) for r in rows if r[n] is not None)
+            table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*[Text(cell(v, name)) for name, v in zip(columns, row, strict=True)])
+        if self.path is None:
+            # A pipe has no width: a pager or `grep` wants whole lines.
+            Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+        else:
+            with self.path.open("w", encoding="utf-8") as file:
+                Console(file=file, width=10_000).print(table)
+
+
+def cell(value: Any, name: str = "") -> str:
+    """A value as a person reads it in a table; integers in columns named `*_ns` are times."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("_ns"):
+        return timestamp(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {cell(v, str(k))}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        shown = ", ".join(cell(item) for item in value[:_SHOWN_ITEMS])
+        return shown if len(value) <= _SHOWN_ITEMS else f"{shown}, ... ({len(value)})"
+    return str(value)
+
+
+def timestamp(time_ns: int) -> str:
+    """Nanoseconds since the epoch as UTC with microseconds."""
+    seconds, rest = divmod(time_ns, _NS)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}Z"
+
+
+def _json(value: Any) -> bytes:
+    import orjson
+
+    return orjson.dumps(value, default=str, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _flat(value: Any) -> Any:
+    """Nested values as JSON text, for formats whose cells hold scalars."""
+    if isinstance(value, Mapping | list | tuple):
+        return _json(value).decode().strip()
+    return value
+
+
+def _csv(frame: pl.DataFrame) -> bytes:
+    import polars as pl
+
+    flat = [
+        pl.Series(s.name, [_flat(v) for v in s.to_list()], pl.String) if s.dtype.is_nested() else s
+        for s in frame.iter_columns()
+    ]
+    return pl.DataFrame(flat).write_csv().encode()

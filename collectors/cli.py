@@ -1,0 +1,67 @@
+"""The collectors' subcommands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
+from kvwitness.audit.cli.output import Printer, say
+from kvwitness.audit.cli.progress import progress
+from kvwitness.audit.cli.stores import open_or_create_store
+from kvwitness.audit.store import Store
+from kvwitness.audit.trace import TraceError
+from kvwitness.collectors.remarks import remarks
+from kvwitness.collectors.trace_file import Imported, import_trace
+
+app = typer.Typer(add_completion=False)
+
+_FAILED = 2
+_SUMMARY = ("file", "lines", "events", "added", "bad_total", "duplicate")
+"""Columns of the table; the other formats hold the whole report."""
+
+
+@app.command("import")
+def import_files(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="Traces (.jsonl, plain, gzip or zstd); - is standard input."),
+    ],
+    store: StoreOption = DEFAULT_STORE,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Bring traces into the store.
+
+    Lines that give no event are counted, named and left out. A file that is there already adds nothing.
+    Status 2 when a file could not be read or holds no event; the other files are imported all the same.
+    """
+    printer = Printer.choose(format, output)
+    opened = open_or_create_store(store)
+    imported: list[Imported] = []
+    for file in files:
+        try:
+            imported.append(_import(opened, file, quiet))
+        except TraceError as error:
+            say(f"error: {error}")
+    if imported:
+        printer.objects([_shown(one.to_dict(), printer) for one in imported])
+    if len(imported) < len(files):
+        raise typer.Exit(_FAILED)
+
+
+def _import(store: Store, file: str, quiet: bool) -> Imported:
+    with progress(f"reading {Path(file).name}", quiet=quiet) as report:
+        imported = import_trace(store, file, progress=report)
+    for remark in remarks(imported.report):
+        say(f"{imported.name}: {remark}", quiet=quiet)
+    if imported.result.duplicate:
+        say(f"{imported.name}: imported before; nothing added", quiet=quiet)
+    return imported
+
+
+def _shown(imported: dict[str, Any], printer: Printer) -> dict[str, Any]:
+    return {name: imported[name] for name in _SUMMARY} if printer.for_people else imported
