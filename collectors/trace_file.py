@@ -1,69 +1,39 @@
-"""Traces in the JSON Lines form, from files and standard input."""
+"""Traces in the JSON Lines form, as `kvwitness import FILE` takes them: plain, gzip or zstd."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import zlib
 
-import pyarrow as pa
+import zstandard
 
-from kvwitness.audit.store import ImportResult, Store
-from kvwitness.audit.trace import ImportReport, TraceError, TraceReader
-
-STDIN = "-"
+from kvwitness.audit.trace import TraceReader, read_jsonl
+from kvwitness.audit.trace.stream import GZIP, ZSTD, Progress, Source
 
 
-@dataclass(frozen=True)
-class Imported:
-    """What became of one file."""
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins with `head` (a few KiB are plenty) is a JSON Lines trace.
 
-    name: str
-    report: ImportReport
-    """What was read."""
-    result: ImportResult
-    """What the store took."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Both as plain JSON values."""
-        return {
-            "file": self.name,
-            "duplicate": self.result.duplicate,
-            "added": self.result.added,
-            **self.report.to_dict(),
-        }
-
-
-def import_trace(
-    store: Store, source: str | Path, *, progress: Callable[[int, int | None], None] | None = None
-) -> Imported:
-    """Bring the events of one trace into a store; the same bytes a second time add nothing.
-
-    `source` is a path or `-` for standard input; `progress` is called with raw bytes read and their total, if
-    known. Lines that give no event are counted in the report and left out. Raises `TraceError` when the file
-    cannot be read or holds no event at all, and a `StoreError` when the store cannot take it; nothing of the
-    file is kept then.
+    It is one when its first line, blank ones aside, is the beginning of a JSON object that names an event.
     """
-    name = "standard input" if str(source) == STDIN else str(source)
-    reader = TraceReader(source, progress=progress)
-    result = store.import_batches(
-        _some(reader, name),
-        sha256=lambda: reader.report.sha256,
-        name=name,
-        report=lambda: reader.report.to_dict(),
-    )
-    return Imported(name, reader.report, result)
+    text = _inflated(head).removeprefix(b"\xef\xbb\xbf").lstrip()
+    first = text.split(b"\n", 1)[0]
+    return first.startswith(b"{") and b'"event"' in first
 
 
-def _some(reader: TraceReader, name: str) -> Iterator[pa.RecordBatch]:
-    """All batches; an error in their place when there are none, so that an empty import is not committed."""
-    yield from reader
-    report = reader.report
-    if report.events:
-        return
-    first = f"; line {report.bad[0][0]}: {report.bad[0][1]}" if report.bad else ""
-    raise TraceError(
-        f"{name}: no event in {report.lines} lines{first}",
-        "A trace is JSON Lines, one event per line, plain or compressed with gzip or zstd.",
-    )
+def read(path: Source, progress: Progress | None = None) -> TraceReader:
+    """Batches of a trace file (`-`: standard input); `.report` of the result is complete after the last.
+
+    Raises TraceError, while batches are taken, where the file cannot be read.
+    """
+    return read_jsonl(path, progress=progress)
+
+
+def _inflated(head: bytes) -> bytes:
+    try:
+        if head.startswith(GZIP):
+            return zlib.decompressobj(wbits=31).decompress(head, 65536)
+        if head.startswith(ZSTD):
+            return zstandard.ZstdDecompressor().decompressobj().decompress(head[:4096])
+    except (zlib.error, zstandard.ZstdError):
+        return b""
+    return head

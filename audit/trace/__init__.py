@@ -1,7 +1,7 @@
 """The event vocabulary of a trace, and the doors through which traces come in and go out.
 
-The vocabulary and the page lists need numpy alone, so that the page tracer can import them inside a serving process;
-what needs pyarrow or orjson is loaded when it is first asked for.
+The vocabulary and the page lists need numpy alone, so that the page tracer can import them inside a serving
+process; what needs pyarrow or orjson is loaded when it is first asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         duckdb_types,
         polars_schema,
     )
+    from kvwitness.audit.trace.writer import write_jsonl
 
 _LATER = {
     "TraceReader": "reader",
@@ -36,6 +37,7 @@ _LATER = {
     "duckdb_ddl": "schema",
     "duckdb_types": "schema",
     "polars_schema": "schema",
+    "write_jsonl": "writer",
 }
 
 
@@ -63,4 +65,5 @@ __all__ = [
     "load_trace",
     "polars_schema",
     "read_jsonl",
+    "write_jsonl",
 ]

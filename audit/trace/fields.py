@@ -1,4 +1,4 @@
-"""Every field of the trace, defined once. Schemas, validation, the JSON form and the reference follow from here."""
+"""Every field of the trace, defined once: schemas, validation, the JSON form and the reference follow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ALL: tuple[Field, ...] = (
         "t",
         Form.TIME,
         "When it was observed, by the clock of `source`; a hint across sources.",
-        "s, or ns where >= 1e12; column in ns since the Unix epoch",
+        "s, or ns where 1e12 or more",
         columns=("time_ns",),
         alias="time_unix_nano",
     ),
@@ -19,7 +19,8 @@ _ALL: tuple[Field, ...] = (
     Field(
         "seq",
         Form.INT,
-        "Strictly increasing per `source`; a hole is a telemetry gap, a first value above 1 says that the source "
+        "Strictly increasing per `source`; a hole is a telemetry gap, a first value above 1 says that "
+        "the source "
         "had a life before the trace. Without it the order of the lines is the order.",
         minimum=0,
     ),

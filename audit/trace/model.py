@@ -1,4 +1,4 @@
-"""What a field and an event kind of the trace are. Standard library only: the page tracer imports this too."""
+"""What a field and an event kind of the trace are. Standard library only: the page tracer imports it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a field's name says about its value: prompt or output content, a secret, or a mere measurement of one.
 
-Names are compared without regard to case, separators or Unicode compatibility forms: `promptText`, `PROMPT-TEXT`,
-`gen_ai.prompt_text` are one name.
+Names are compared without regard to case, separators or Unicode compatibility forms: `promptText`,
+`PROMPT-TEXT` and `gen_ai.prompt_text` are alike.
 """
 
 from __future__ import annotations
@@ -11,47 +11,51 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
-SECRETS: tuple[str, ...] = tuple(
-    "salt apikey authoriz authoris authtoken accesstoken refreshtoken idtoken bearer password passwd passphrase "
-    "secret cookie credential privatekey sessiontoken clienttoken signingkey accesskey jwt".split()
-)
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+SECRETS = _words("""
+    salt apikey authoriz authoris authtoken accesstoken refreshtoken idtoken bearer password passwd
+    passphrase secret cookie credential privatekey sessiontoken clienttoken signingkey accesskey jwt
+""")
 """A name that contains one of these is a secret's."""
-SECRET_NAMES: frozenset[str] = frozenset("auth token pwd openaikey xkey".split())
+SECRET_NAMES = frozenset(_words("auth token pwd"))
 """Whole names of secrets."""
-CONTENTS: tuple[str, ...] = tuple(
-    "prompt message text content completion logprob logit embed hiddenstate transcript conversation dialog utterance "
-    "instruction question answer document response reply generated reasoning thinking thought toolcall functioncall "
-    "arguments choices image audio video pixel multimodal snippet excerpt body payload history input output query".split()
-)
-"""A name that contains one of these is taken for content: what users sent, models said, or numbers derived from it."""
-CONTENT_NAMES: frozenset[str] = frozenset(
-    "context contexts ragcontext retrievedcontext system assistant chat turn turns delta".split()
-)
+CONTENTS = _words("""
+    prompt message text content completion logprob logit embed hiddenstate transcript conversation dialog
+    utterance instruction question answer document response reply generated reasoning thinking thought
+    toolcall functioncall arguments choices image audio video pixel multimodal snippet excerpt body
+    payload history input output query
+""")
+"""A name that contains one of these is content's: what users sent, models said, or numbers made from it."""
+CONTENT_NAMES = frozenset(_words("context contexts ragcontext system assistant chat turn turns delta"))
 """Whole names of content."""
-HARMLESS: tuple[str, ...] = ("context", "tokenizer", "tokeniser")
-"""Words that contain one of the above and do not mean it."""
-MEASURES: frozenset[str] = frozenset(
-    "tokens count counts len length lengths size sizes bytes num number n total max min limit mean avg sum ms us ns s "
-    "sec secs seconds time duration latency rate ratio percent pct dim dims heads layers blocks pages slots index idx "
-    "offset pos position rank version ttl depth width budget quota status code age elapsed throughput tps hits misses "
-    "lens hashes".split()
+HARMLESS = _words("context tokenizer tokeniser")
+"""Parts of names that contain one of the above and do not mean it."""
+MEASURES = frozenset(
+    _words("""
+        tokens count counts len lens length lengths size sizes bytes num number n total max min limit mean
+        avg sum ms us ns s sec secs seconds time duration latency rate ratio percent pct dim dims heads
+        layers blocks pages slots index idx offset pos position rank version ttl depth width budget quota
+        status code age elapsed throughput tps hits misses
+    """)
 )
 """Words that turn a name into that of a measurement, which may be a number."""
 _MEASURE_ENDS = ("tokens", "count", "length", "len", "bytes", "size")
-FINGERPRINTS: frozenset[str] = frozenset(
-    "hmac hash sha sha1 sha256 sha512 digest fingerprint checksum md5 crc".split()
-)
+FINGERPRINTS = frozenset(_words("hmac hash sha sha1 sha256 sha512 digest fingerprint checksum md5 crc"))
 """Words that turn a name into that of a fingerprint, which may be a short string without spaces."""
-CATEGORIES: frozenset[str] = frozenset(
-    "type format kind mode version status state encoding class source engine backend parser".split()
+CATEGORIES = frozenset(
+    _words("type format kind mode version status state encoding class source engine backend parser")
 )
 """Last words that turn a content name into that of a category, which may be a short word."""
-TOKEN_HINTS: frozenset[str] = frozenset("tok toks token tokens id ids vocab sequence seq seqs".split())
+TOKEN_HINTS = frozenset(_words("tok toks token tokens id ids vocab sequence seq seqs"))
 """Words under which a long list of small integers is taken for token ids."""
 MAX_NAME = 64
 """Longest name of a field outside the vocabulary; a longer one could be content itself."""
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class NameSense:
 
     @property
     def sensitive(self) -> bool:
-        """Secret, content or tokens, measured or not."""
+        """Of a secret, of content or of tokens, be it measured or not."""
         return self.secret or self.content or self.token
 
 
@@ -77,11 +81,11 @@ class NameSense:
 def sense(name: str) -> NameSense:
     """Judge a name of at most `MAX_NAME` characters."""
     plain = unicodedata.normalize("NFKC", name)
-    words = [w.lower() for w in _WORDS.findall(plain)]
+    words = [w.lower() for w in _PARTS.findall(plain)]
     whole = "".join(c for c in plain.casefold() if c.isalnum())
     flat = whole
-    for word in HARMLESS:
-        flat = flat.replace(word, "")
+    for part in HARMLESS:
+        flat = flat.replace(part, "")
     return NameSense(
         secret=any(s in flat for s in SECRETS) or whole in SECRET_NAMES,
         content=any(s in flat for s in CONTENTS) or whole in CONTENT_NAMES,

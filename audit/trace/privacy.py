@@ -1,23 +1,24 @@
 """Keeps out of a trace what must not be in it: prompts, outputs, token ids, raw salts, keys and their like.
 
-What it does, to everything outside the vocabulary (fields at the top, in `ns`, nested in objects and arrays, and in
-JSON that stands inside a string):
+What it does, to everything outside the vocabulary (fields at the top, in `ns`, nested in objects and arrays,
+and in JSON that stands inside a string):
 
-- drops a value whose name speaks of content or of a secret (see `kvwitness.audit.trace.names`), unless the value can
-  only be a measurement (`prompt_length: 12`), a fingerprint (`prompt_hash: "9f..."`) or a category
+- drops a value whose name speaks of content or of a secret (see `kvwitness.audit.trace.names`), unless the
+  value can only be a measurement (`prompt_length: 12`), a fingerprint (`prompt_hash: "9f..."`) or a category
   (`response_type: "chat"`), or the name is the vocabulary's own and the value has that field's type;
 - drops a list of eight or more integers below 2**20 whose name hints at tokens or ids;
-- drops a string of more than 256 characters, one that looks like a credential, and one that contains `name = value` or
-  `name: value` with such a name;
+- drops a string of more than 256 characters, one that looks like a credential, and one that contains `name =
+  value` or `name: value` with such a name;
 - drops a value whose name has more than 64 characters, and whatever is nested deeper than 32.
 
 In the vocabulary's own strings it replaces what looks like a credential, and an identifier of more than 1024
-characters, by `redacted:` and a hash, so that equal ones stay equal; it drops free text (`reason`, `path`, `model` ...) of
-more than 256 characters, and text that is JSON with any of the above inside.
+characters, by `redacted:` and a hash, so that equal ones stay equal; it drops free text (`reason`, `path`,
+`model` ...) of more than 256 characters, and text that is JSON with any of the above inside.
 
-Every drop is counted under the dotted name. What it cannot do: tell a short sentence under an innocent name, an
-identifier that was made from content, numbers under an innocent name, or encoded text (base64, encryption) for what they
-are. It is a net behind collectors that send none of this, not a licence to send it.
+Every drop is counted under the dotted name. What it cannot do: tell a short sentence under an innocent name,
+an identifier that was made from content, numbers under an innocent name, or encoded text (base64,
+encryption) for what they are. It is a net behind collectors that send none of this, not a licence to send
+it.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _small_integers(value: list[Any]) -> bool:
 
 
 def names_content(text: str) -> bool:
-    """Whether a string has a `name = value` or `name: value` in it whose name speaks of content or secrets."""
+    """Whether a string has a `name = value` or `name: value` in it whose name is content's or a secret's."""
     if ":" not in text and "=" not in text:
         return False
     senses = (sense(m[1]) for m in _ASSIGNMENT.finditer(text))

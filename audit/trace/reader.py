@@ -26,8 +26,8 @@ _SOURCE = re.compile(rb'"source"\s*:\s*"([^"\\]{1,256})"')
 class TraceReader(Iterator[pa.RecordBatch]):
     """Batches of a trace; `report` is filled as they are taken and is complete after the last.
 
-    A line that gives no event is counted there with its number and reason, and the rest is still read. Memory is
-    bounded by the size of a batch, whatever the length of the file.
+    A line that gives no event is counted there with its number and reason, and the rest is still read.
+    Memory is bounded by the size of a batch, whatever the length of the file.
     """
 
     def __init__(self, source: Source, *, progress: Progress | None = None, batch_rows: int = 65536) -> None:
@@ -69,7 +69,7 @@ class TraceReader(Iterator[pa.RecordBatch]):
         except orjson.JSONDecodeError as error:
             self._not_json(number, line, error)
         except Rejected as rejected:
-            report.reject(number, rejected.reason, rejected.detail)
+            report.reject(number, rejected.reason)
             if type(event) is dict:
                 self._keep_seq(event.get("source"), event.get("seq"))
 
@@ -93,7 +93,7 @@ class TraceReader(Iterator[pa.RecordBatch]):
             self._keep_seq(sources[0].decode("utf-8", "replace") if sources else None, int(seqs[0]))
 
     def _keep_seq(self, source: object, seq: object) -> None:
-        """A rejected line has used up its `seq`: remember it, lest it be taken for a hole in the telemetry."""
+        """A rejected line has used up its `seq`: remember it, lest it be taken for a telemetry gap."""
         if type(seq) is int and (source is None or type(source) is str):
             self.report.rejected_seqs.append((source, seq))
 
@@ -107,10 +107,11 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def read_jsonl(source: Source, *, progress: Progress | None = None, batch_rows: int = 65536) -> TraceReader:
-    """Read a trace: a path, `-` for standard input, or a binary stream; plain, gzip or zstd, told from its content.
+    """Read a trace from a path, from `-` (standard input) or from a binary stream.
 
-    `progress` is called with (raw bytes read, raw bytes in total or None). Raises TraceError, while batches are taken,
-    where the file cannot be opened or read.
+    Plain, gzip or zstd is told from the content.
+    `progress` is called with (raw bytes read, raw bytes in total or None). Raises TraceError, while batches
+    are taken, where the file cannot be opened or read.
     """
     return TraceReader(source, progress=progress, batch_rows=batch_rows)
 

@@ -27,8 +27,9 @@ def bump(counter: dict[str, int], name: str, by: int = 1) -> None:
 
 @dataclass
 class ImportReport:
-    """Filled while a trace is read, complete when its last batch has been taken. `lines == events + bad_total + blank`.
+    """Filled while a trace is read, complete when its last batch has been taken.
 
+    `lines == events + bad_total + blank`, always.
     No text in it quotes a value of the file: a rejected line may hold what a trace must not contain.
     """
 
@@ -40,11 +41,12 @@ class ImportReport:
     bad_total: int = 0
     bad_by_reason: dict[str, int] = field(default_factory=dict)
     rejected_seqs: list[tuple[str | None, int]] = field(default_factory=list)
-    """(source, seq) of rejected lines where they could be read: they were recorded, so they are no hole in `seq`."""
+    """(source, seq) of rejected lines where they could be read: they are no hole in `seq`."""
     unknown_kinds: dict[str, int] = field(default_factory=dict)
     """Kind outside the vocabulary -> events of it, all of them kept."""
     unknown_fields: dict[str, int] = field(default_factory=dict)
-    """Field outside the vocabulary (or of another type, where the kind does not define it) -> times kept in `extra`."""
+    """Field that was kept in `extra` -> how often: one outside the vocabulary, or one that the kind does not
+    define and that had another type."""
     dropped_content: dict[str, int] = field(default_factory=dict)
     """Dotted name -> values dropped because a trace must not contain them."""
     stream_errors: list[str] = field(default_factory=list)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kvwitness.audit.trace.fields import FIELDS
+from kvwitness.audit.trace.model import Form
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,8 +50,14 @@ def _columns() -> list[tuple[str, str, str]]:
         names = field.column_names
         for n, column in enumerate(names):
             part = ("", "First of: ", "End (exclusive) of: ")[n + 1 if len(names) == 2 else 0]
-            unit = f" [{field.unit}]" if field.unit else ""
-            out.append((column, field.arrow_name, f"{part}{field.meaning}{unit}"))
+            unit = "ns since the Unix epoch" if field.form is Form.TIME else field.unit
+            out.append(
+                (
+                    column,
+                    field.arrow_name,
+                    f"{part}{field.meaning} [{unit}]" if unit else part + field.meaning,
+                )
+            )
         if field.name == "tenant_source":
             out.append(_LINE)
     out.append(_EXTRA)

@@ -24,7 +24,7 @@ _CHUNK = 2**20
 _PIECE = 4096
 """Compressed bytes per step: a hostile block of a few bytes can unfold to 128 KiB."""
 _HEAD = 4096
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class Overlong(bytes):
@@ -57,15 +57,15 @@ def opened(source: Source) -> Iterator[tuple[BinaryIO, int | None]]:
 def read_lines(
     stream: BinaryIO, size: int | None, report: ImportReport, progress: Progress | None = None
 ) -> Iterator[list[bytes]]:
-    """Lists of lines without their newline. The compression is told from the first bytes, never from a name."""
+    """Lists of lines without their newline; the compression is told from the first bytes, not from a name."""
     raw = _raw_chunks(stream, size, report, progress)
     head = next(raw, b"")
     while len(head) < 4 and (more := next(raw, b"")):
         head += more
     chunks = _chain(head, raw)
-    if head.startswith(_GZIP):
+    if head.startswith(GZIP):
         chunks = _inflate(chunks, lambda: zlib.decompressobj(wbits=31), "gzip", report)
-    elif head.startswith(_ZSTD):
+    elif head.startswith(ZSTD):
         chunks = _inflate(chunks, lambda: zstandard.ZstdDecompressor().decompressobj(), "zstd", report)
     yield from _split(chunks)
     for _ in raw:

@@ -51,7 +51,8 @@ _ALL: tuple[Kind, ...] = (
     Kind("request.resumed", "A preempted request is back.", required=("request",)),
     Kind(
         "request.finished",
-        "What the client or gateway received. With `answered_by` it is that engine's answer, and the request ends "
+        "What the client or gateway received. With `answered_by` it is that engine's answer, and the "
+        "request ends "
         "with the last of them or with the one that has none.",
         required=("request",),
         optional=(
@@ -72,14 +73,16 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind(
         "page.free",
-        "The holder lets go; from a sharer it detaches that sharer only; a free by one who holds nothing releases "
+        "The holder lets go; from a sharer it detaches that sharer only; a free by one who holds "
+        "nothing releases "
         "nothing. With `to`, ownership passes on and the content stays.",
         required=("pool", "pages"),
         optional=("holder", "reason", "path", "to", "gen"),
     ),
     Kind(
         "page.share",
-        "A request attaches, through a cache look-up, to pages that exist already. `key` and `digest` name the run "
+        "A request attaches, through a cache look-up, to pages that exist already. `key` and `digest` "
+        "name the run "
         "of pages listed; `ns` is the sharer's.",
         required=("pool", "pages", "request"),
         optional=("key", "ns", "tok", "tier", "digest", "gen"),
@@ -104,7 +107,8 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind(
         "page.read",
-        "Attention or a copier reads pages. Stays open until an event with `phase: end`, the request's end, or a "
+        "Attention or a copier reads pages. Stays open until an event with `phase: end`, the request's "
+        "end, or a "
         "`page.free` by that request.",
         required=("pool", "pages", "request"),
         optional=("tok", "op", "step", "phase", "transfer", "gen", "path", "rank"),
@@ -118,7 +122,8 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind(
         "page.move",
-        "Content is relocated: alloc of the target, free of the source; publication and the place in the request "
+        "Content is relocated: alloc of the target, free of the source; publication and the place in "
+        "the request "
         "go along.",
         required=("pool", "pages", "to_pages"),
         optional=("to_pool", "cause", "tok", "gen"),
@@ -126,7 +131,8 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind(
         "transfer.offer",
-        "The source side announces pages that may be fetched; a `transfer.begin` with the same id is the fetch.",
+        "The source side announces pages that may be fetched; a `transfer.begin` with the same id is "
+        "the fetch.",
         required=("transfer", "request"),
         optional=("src_pool", "src_pages", "src_gen", "tokens"),
         parallel=(("src_gen", "src_pages"),),
