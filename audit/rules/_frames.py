@@ -1,0 +1,61 @@
+"""Small pieces that several event-level rules share: naming engines and tenants, and finishing findings."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from kvwitness.audit.relations import KEY, keyed
+from kvwitness.audit.rules.model import Context, findings, no_findings
+
+SECOND_NS = 1_000_000_000
+
+SUCCESS = pl.col("status").is_between(200, 299)
+"""The answer is a 2xx."""
+
+TOLD_ABORTED = (
+    pl.col("finish_reason")
+    .str.to_lowercase()
+    .is_in(["abort", "aborted", "cancel", "cancelled", "canceled", "disconnect", "error"])
+    .fill_null(False)
+)
+"""The answer itself says that it is none, whatever its status: a stream sends its 200 early."""
+
+
+def site_of(name: str) -> pl.Expr:
+    """The engine part of `engine/rank/group`."""
+    return pl.col(name).str.split("/").list.first()
+
+
+def acting_engine(context: Context) -> pl.Expr:
+    """The engine that acted in an event: its site, or the owner of the pool where an outsider observed it."""
+    names = context.events.filter(pl.col("event").is_in(["engine.limits", "engine.pool"])).select(
+        engine=pl.coalesce(site_of("engine"), site_of("pool"))
+    )
+    engines = names.unique().collect()["engine"].drop_nulls().to_list()
+    outsider = ~pl.col("site").is_in(engines) & pl.col("pool").is_not_null()
+    return pl.when(outsider).then(site_of("pool")).otherwise(pl.col("site"))
+
+
+def of_requests(context: Context, wanted: pl.DataFrame) -> pl.LazyFrame:
+    """The events that name one of the requests in `wanted` (columns `request`, `incarnation`)."""
+    ids = wanted["request"].unique().to_list()
+    named = keyed(context.events.filter(pl.col("request").is_in(ids)))
+    return named.join(wanted.lazy().select(KEY).unique(), on=KEY, how="semi")
+
+
+def with_tenant(frame: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Add the `tenant` of each row's (request, incarnation)."""
+    rows = frame.drop("tenant", strict=False)
+    return rows.join(context.requests.select(*KEY, "tenant"), on=KEY, how="left", maintain_order="left")
+
+
+def report(context: Context, rule: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Findings from rows that carry `evs`: the proving events in replay order, dated by the first of them."""
+    if rows.is_empty():
+        return no_findings()
+    proven = rows.with_columns(evs=pl.col("evs").list.drop_nulls().list.unique().list.sort())
+    proven = proven.with_columns(_first=pl.col("evs").list.first())
+    wanted = proven["_first"].drop_nulls().unique().to_list()
+    times = context.events.filter(pl.col("ev").is_in(wanted)).select(_first="ev", time_ns="ref_ns").collect()
+    dated = proven.drop("time_ns", strict=False).join(times, on="_first", how="left", maintain_order="left")
+    return findings(dated.drop("_first"), rule)

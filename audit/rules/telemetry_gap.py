@@ -1,0 +1,215 @@
+"""Part of the record is missing, so that a request cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from kvwitness.audit.relations import KEY, keyed
+from kvwitness.audit.rules._frames import SECOND_NS, report
+from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+
+ID = "telemetry-gap"
+
+BIRTHS = [
+    "request.received",
+    "request.rejected",
+    "page.alloc",
+    "page.share",
+    "transfer.offer",
+    "transfer.begin",
+]
+"""Events with which the life of a request on a source can begin."""
+
+ENDS = ["request.finished", "request.aborted", "request.rejected"]
+
+
+def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
+    """Find the requests that a loss touched: alive on its source, or relying on page state across it.
+
+    A loss that touches no request is a finding of its engine.
+    """
+    if context.gaps.is_empty():
+        return report(context, ID, pl.DataFrame())
+    lives = _lives(context)
+    across = _across(lives, context.gaps.filter(pl.col("reason") != "midlife"))
+    older = _older(lives, context.gaps.filter(pl.col("reason") == "midlife"), float(settings["skew_s"]))
+    touched = pl.concat([across, older])
+    requests = _describe(_with_first_read(context, touched))
+    resting = _resting_on_lost_state(context)
+    met = pl.concat([touched.select("source", "after_ev"), resting.select("source", "after_ev")])
+    losses = context.gaps.filter(pl.col("reason") != "midlife")
+    alone = losses.join(met, on=["source", "after_ev"], how="anti", nulls_equal=True)
+    return report(
+        context, ID, pl.concat([requests, _describe(resting), _describe(alone)], how="diagonal_relaxed")
+    )
+
+
+def _lives(context: Context) -> pl.DataFrame:
+    """The life of each request on each source that has a gap, as events of that source tell it."""
+    sources = context.gaps["source"].unique().to_list()
+    named = keyed(context.events.filter(pl.col("source").is_in(sources)))
+    given_up = (pl.col("event") == "page.free") & ~pl.col("reason").is_in(["window", "preempt"]).fill_null(
+        False
+    )
+    over = given_up | pl.col("event").is_in(ENDS)
+    spans = (
+        named.with_columns(over=over)
+        .group_by(*KEY, "source")
+        .agg(
+            first_ev=pl.col("ev").min(),
+            first_ns=pl.col("ref_ns").min(),
+            last_ev=pl.col("ev").max(),
+            born=pl.col("event").sort_by("ev").first().is_in(BIRTHS),
+            over=pl.col("over").sort_by("ev").last(),
+        )
+    )
+    known = context.requests.lazy().select(*KEY, "tenant", "received_ev", "received_ns", "ended_ev")
+    lives = spans.join(known, on=KEY, how="left")
+    forever = pl.lit(2**62, pl.Int64)
+    open_end = pl.max_horizontal("last_ev", pl.col("ended_ev").fill_null(forever))
+    return lives.with_columns(end_ev=pl.when("over").then("last_ev").otherwise(open_end)).collect()
+
+
+def _across(lives: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Per request and source, the first loss during its life there."""
+    # Losses of one source are disjoint and in order, so the first that ends after the birth decides.
+    loss = gaps.with_columns(pl.col("after_ev").fill_null(2**62)).sort("after_ev")
+    met = lives.sort("first_ev").join_asof(
+        loss,
+        left_on="first_ev",
+        right_on="after_ev",
+        by="source",
+        strategy="forward",
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    hit = met.filter(pl.col("from_seq").is_not_null() | pl.col("reason").is_not_null())
+    return hit.filter(pl.col("end_ev") > pl.col("before_ev").fill_null(-1)).select(_COLUMNS)
+
+
+def _older(lives: pl.DataFrame, gaps: pl.DataFrame, skew_s: float) -> pl.DataFrame:
+    """Requests that lived before the record of a source began: neither born there nor seen to be received."""
+    met = lives.join(gaps, on="source")
+    lead_ns = pl.col("received_ns") - pl.col("first_ns")
+    before = pl.col("received_ev").is_null() | (lead_ns > int(skew_s * SECOND_NS))
+    return met.filter(before & ~pl.col("born")).select(_COLUMNS)
+
+
+def _resting_on_lost_state(context: Context) -> pl.DataFrame:
+    """Observations of the replay that rely on the state of a page across a loss at one who reports on its
+    pool."""
+    losses = context.gaps.filter((pl.col("reason") != "midlife") & pl.col("before_ev").is_not_null())
+    relying = context.facts.filter(
+        (pl.col("fact") != "shared") & pl.col("request").is_not_null() & pl.col("since").is_not_null()
+    )
+    reporters = context.events.filter(
+        pl.col("source").is_in(losses["source"].unique().to_list()) & pl.col("pool").is_not_null()
+    )
+    seen_by = reporters.select("source", "pool").unique().collect()
+    rows = relying.join(seen_by, on="pool").sort("since")
+    hit = rows.join_asof(
+        losses.sort("before_ev"),
+        left_on="since",
+        right_on="before_ev",
+        by="source",
+        strategy="forward",
+        check_sortedness=False,
+    ).filter(pl.col("after_ev") <= pl.col("ev"))
+    key = [*KEY, "tenant", "pool", "source", "before_ev", "after_ev", "from_seq", "to_seq", "dropped"]
+    grouped = hit.group_by(key, maintain_order=True).agg(
+        pages=pl.col("pages").explode().unique().sort(), read_ev=pl.col("ev").min()
+    )
+    return grouped.with_columns(reason=pl.lit("state"))
+
+
+_COLUMNS = [*KEY, "tenant", "source", "before_ev", "after_ev", "from_seq", "to_seq", "dropped", "reason"]
+
+
+def _with_first_read(context: Context, touched: pl.DataFrame) -> pl.DataFrame:
+    """Add the pages that the request read first, per pool, after the loss."""
+    ids = touched["request"].unique().to_list()
+    reads = keyed(context.events.filter((pl.col("event") == "page.read") & pl.col("request").is_in(ids)))
+    columns = [*KEY, "source", "ev", "pool", "pages"]
+    after = touched.lazy().join(reads.select(columns), on=[*KEY, "source"])
+    after = after.filter(pl.col("ev") >= pl.col("after_ev")).sort("ev")
+    key = [*KEY, "source", "after_ev"]
+    first = after.unique([*key, "pool"], keep="first").select(*key, "pool", "pages", read_ev="ev").collect()
+    return touched.join(first, on=key, how="left")
+
+
+def _describe(rows: pl.DataFrame) -> pl.DataFrame:
+    subject = pl.lit("no request is known to have been alive")
+    if "request" in rows.columns:
+        subject = (
+            pl.when(pl.col("reason") == "midlife")
+            .then(pl.format("{} was alive on {} before its record begins", "request", "source"))
+            .when(pl.col("reason") == "state")
+            .then(
+                pl.format(
+                    "the state of pages that {} met was last known to {} before a loss", "request", "source"
+                )
+            )
+            .otherwise(pl.format("{} was alive on {}", "request", "source"))
+        )
+    events = pl.coalesce(
+        pl.format("seq {} to {} of {}", "from_seq", "to_seq", "source"),
+        pl.format("what {} lost", "source"),
+    )
+    count = pl.coalesce(pl.col("dropped").cast(pl.String), pl.lit("an unknown number of"))
+    proof = [name for name in ("before_ev", "after_ev", "read_ev") if name in rows.columns]
+    return rows.with_columns(
+        verdict=pl.lit("unproven"),
+        engine=pl.col("source").str.split("/").list.first(),
+        evs=pl.concat_list(proof),
+        why=pl.format("{}, and {} events are missing there", subject, count),
+        missing=events,
+    )
+
+
+RULE = Rule(
+    id=ID,
+    title="Telemetry is missing",
+    verdicts=(Verdict.UNPROVEN,),
+    severity="low",
+    meaning=(
+        "Events of a source were lost: a hole in its numbering, a loss that it declared itself, or a life "
+        "before the record began. A request that was alive there meanwhile may have met writes, frees or "
+        "other owners that nobody can see any more, so that even sound reads prove nothing. Unproven is "
+        "not clean; the finding names the missing numbers."
+    ),
+    needs=(),
+    false_positives="A source that skips numbers without losing events.",
+    references=(),
+    atlas=(),
+    cwe=("CWE-778", "CWE-223"),
+    query=query,
+    params=(
+        Param(
+            "skew_s",
+            1.0,
+            "how much earlier than its reception a request may be seen on a source whose record begins "
+            "mid-life",
+            "s",
+        ),
+    ),
+    positive=Example(
+        title="two numbers are missing while the request runs",
+        request="r1",
+        verdict="unproven",
+        trace="""\
+{"t":1,"seq":1,"source":"e/0","event":"page.alloc","pool":"e/0/kv","pages":[4],"request":"r1","tenant":"t-a"}
+{"t":2,"seq":4,"source":"e/0","event":"page.read","pool":"e/0/kv","pages":[4],"request":"r1"}
+{"t":3,"seq":5,"source":"e/0","event":"page.free","pool":"e/0/kv","pages":[4],"request":"r1"}
+""",
+    ),
+    negative=Example(
+        title="the record begins mid-life, the request does not",
+        trace="""\
+{"t":1,"seq":71,"source":"e/0","event":"page.alloc","pool":"e/0/kv","pages":[4],"request":"r1","tenant":"t-a"}
+{"t":2,"seq":72,"source":"e/0","event":"page.read","pool":"e/0/kv","pages":[4],"request":"r1"}
+{"t":3,"seq":73,"source":"e/0","event":"page.free","pool":"e/0/kv","pages":[4],"request":"r1"}
+""",
+    ),
+)
