@@ -23,6 +23,7 @@ from kvwitness.audit.store.failures import StoreError, explained
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, ResultRun
 from kvwitness.audit.store.schema import COMMENTS, STORE_SCHEMA
+from kvwitness.audit.store.seeds import ensure_seeds
 from kvwitness.audit.store.segment import METADATA_KEY, write_segment
 from kvwitness.audit.store.stats import Stats
 
@@ -53,6 +54,7 @@ def markers(layout: Layout) -> dict[int, Path]:
 def publish(layout: Layout, manifest: Manifest) -> None:
     """Build `store.duckdb` for a manifest and put it in place. The caller holds the manifest's lock."""
     with explained("publishing", layout.catalog):
+        ensure_seeds(layout)
         mark = marker(layout, manifest.generation)
         if not mark.exists():
             tmp = layout.tmp / f"{mark.name}.{os.getpid()}"

@@ -26,7 +26,7 @@ import pyarrow as pa
 from kvwitness.audit.store.durable import FileLock, make_dir, sync_dir, write_atomic
 from kvwitness.audit.store.failures import StoreError, explained
 from kvwitness.audit.store.intake import Intake
-from kvwitness.audit.store.layout import Layout, segment_name
+from kvwitness.audit.store.layout import IMPORT_PREFIX, Layout, segment_name
 from kvwitness.audit.store.pseudonyms import Pseudonyms
 from kvwitness.audit.store.segment import TARGET_BYTES, TARGET_ROWS, SegmentWriter
 from kvwitness.audit.store.stats import Stats
@@ -69,7 +69,7 @@ class Import:
         self.name = name
         self.rows = 0
         self._layout = layout
-        self._intake = Intake(f"import-{self.id}", pseudonyms)
+        self._intake = Intake(f"{IMPORT_PREFIX}{self.id}", pseudonyms)
         self._number = 0
         self._writer: SegmentWriter | None = None
         self._stats = Stats()
@@ -192,17 +192,6 @@ def list_imports(layout: Layout) -> list[ImportRecord]:
 def staging_lock(layout: Layout, ident: str) -> Path:
     """The lock whose holder works in staging/<ident>."""
     return layout.lock(f"staging-{ident}")
-
-
-def abandoned(layout: Layout) -> list[Path]:
-    """Directories in staging/ whose owner is gone: imports and results that were never committed."""
-    out = []
-    for directory in sorted(layout.staging.iterdir()):
-        lock = FileLock(staging_lock(layout, directory.name))
-        if lock.acquire(wait=False):
-            lock.release(unlink=True)
-            out.append(directory)
-    return out
 
 
 def _read_record(path: Path) -> ImportRecord | None:

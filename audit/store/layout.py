@@ -23,6 +23,7 @@ from kvwitness.audit.store.failures import StoreError
 
 _SEGMENT = re.compile(r"ev-(?P<writer>.+)-(?P<number>\d{10})\.parquet")
 _PATTERN_CHARACTERS = set("*?[]{}")
+IMPORT_PREFIX = "import-"
 SEED = "0-empty"
 """Name of the writer and of the import that hold no rows: they keep the search patterns of the views
 non-empty."""
@@ -140,6 +141,10 @@ def writer_id(name: str) -> str:
         raise StoreError(
             f"A writer's name must have 1 to 120 characters, got {len(name)}.",
             "Name the writer after the source it records, such as decode-0/rank-1.",
+        )
+    if name.startswith(IMPORT_PREFIX):
+        raise StoreError(
+            f"A writer's name must not begin with {IMPORT_PREFIX}: {name}.", "Imports are named like that."
         )
     return quote(name, safe=" @+=,~").replace(" ", "%20")
 

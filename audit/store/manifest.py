@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,10 +83,10 @@ class Manifest:
         """Names that must not be counted even while their files are still there."""
         return {r.name for r in self.retired} | {q.name for q in self.quarantined}
 
-    def retiring(self, names: list[str], *, grace_s: float) -> tuple[Retired, ...]:
-        """The list of retired names with these added, as of the next generation."""
+    def newly_retired(self, names: Iterable[str], *, grace_s: float) -> tuple[Retired, ...]:
+        """Records for files that do not count any more from the next generation on."""
         now = time.time_ns()
-        return (*self.retired, *(Retired(n, self.generation + 1, now, grace_s) for n in names))
+        return tuple(Retired(n, self.generation + 1, now, grace_s) for n in names)
 
     def next(self, **changes: Any) -> Manifest:
         """This manifest with changes, one generation on."""

@@ -68,6 +68,14 @@ class Pseudonyms:
             self._known[tenant] = PREFIX + digest[:_DIGITS]
         return self._known[tenant]
 
+    @staticmethod
+    def made(name: str) -> bool:
+        """Whether a name has the form of a pseudonym."""
+        digits = name.removeprefix(PREFIX)
+        return (
+            name.startswith(PREFIX) and len(digits) == _DIGITS and not set(digits) - set("0123456789abcdef")
+        )
+
     def apply(self, events: pa.Table) -> pa.Table:
         """The events with the column `tenant`, and the key `tenant` inside `ns` and `extra`, replaced."""
         out = _mapped(events, "tenant", self.of)

@@ -9,9 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from kvwitness.audit.store.failures import OlderStore, StoreError
-from kvwitness.audit.store.layout import SEED, Layout
+from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, load, state_of
 from kvwitness.audit.store.schema import INGEST, INGEST_ROW, SCHEMA_VERSION, STORE_SCHEMA
+from kvwitness.audit.store.seeds import SEED_FILE
 from kvwitness.audit.store.segment import Segment, read_segment
 from kvwitness.audit.store.stats import Span, join_spans
 
@@ -79,7 +80,7 @@ class Snapshot:
                 "`events` has: " + ", ".join(STORE_SCHEMA.names),
             )
         # The empty seed is always read, so that a store without events still has its columns.
-        paths = [self.layout.live / seed_name(), *(self.path(n) for n in names)]
+        paths = [self.layout.live / SEED_FILE, *(self.path(n) for n in names)]
         frame = pl.scan_parquet(
             paths, glob=False, include_file_paths="segment" if "segment" in wanted else None
         )
@@ -112,11 +113,6 @@ class Snapshot:
                 )
 
 
-def seed_name() -> str:
-    """File name of the empty segment in live/."""
-    return f"ev-{SEED}.parquet"
-
-
 def take(layout: Layout, cache: Cache, *, any_schema: bool = False) -> Snapshot:
     """A snapshot as of now.
 
@@ -141,4 +137,4 @@ def _loose(layout: Layout, manifest: Manifest) -> list[str]:
         f"imports/{d.name}/{p.name}" for d in layout.imports.iterdir() if d.is_dir() for p in d.iterdir()
     )
     names = [n for group in (imported, live) for n in sorted(group)]
-    return [n for n in names if n.endswith(".parquet") and not n.endswith(seed_name()) and n not in gone]
+    return [n for n in names if n.endswith(".parquet") and not n.endswith(f"/{SEED_FILE}") and n not in gone]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import orjson
 import polars as pl
 import pyarrow as pa
 
 from kvwitness.audit.store import catalog, snapshot
-from kvwitness.audit.store.durable import FileLock, make_dir, sync_dir, write_atomic
+from kvwitness.audit.store.compaction import DUE_SEGMENTS, Compaction, compact
+from kvwitness.audit.store.durable import FileLock, make_dir
+from kvwitness.audit.store.expiry import GRACE_S
 from kvwitness.audit.store.failures import MovedStore, StoreError, explained
 from kvwitness.audit.store.imports import (
     Import,
@@ -24,12 +26,18 @@ from kvwitness.audit.store.imports import (
     import_batches,
     list_imports,
 )
-from kvwitness.audit.store.layout import SEED, Layout
-from kvwitness.audit.store.manifest import Manifest, load, save
+from kvwitness.audit.store.information import info
+from kvwitness.audit.store.layout import Layout
+from kvwitness.audit.store.manifest import Manifest, Quarantined, ResultRun, load, save
+from kvwitness.audit.store.migrate import MigrationResult, migrate
 from kvwitness.audit.store.pseudonyms import Pseudonyms
-from kvwitness.audit.store.segment import Segment, write_segment
-from kvwitness.audit.store.stats import Stats
+from kvwitness.audit.store.quarantine import quarantine, reinstate
+from kvwitness.audit.store.reader import Reader, explained_reading
+from kvwitness.audit.store.results import put_result, result
+from kvwitness.audit.store.retention import Removal, retain
+from kvwitness.audit.store.segment import Segment
 from kvwitness.audit.store.transaction import commit
+from kvwitness.audit.store.verification import Problem, verify
 from kvwitness.audit.store.writer import Writer
 
 
@@ -88,7 +96,8 @@ class Store:
             kept = "as recorded" if manifest.pseudonym_check is None else "under another key"
             raise StoreError(
                 f"The store {layout.root} keeps tenants {kept}.",
-                "Use the key that the store was created with, or create a new store: names and pseudonyms, or "
+                "Use the key that the store was created with, or create a new store: names and pseudonyms, "
+                "or "
                 "two keys, in one store would make one tenant look like two.",
             )
         return cls(layout, pseudonyms=pseudonyms)
@@ -197,9 +206,106 @@ class Store:
             self.publish()
         return catalog.attach(self._layout)
 
+    def reader(self) -> Reader:
+        """SQL for a program that stays, such as a dashboard: it follows compactions and retention by
+        itself."""
+        return Reader(self._layout.catalog, self.connect)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Put this around `collect()` or a query: if it fails because of a segment, the error names it.
+
+        Raises CorruptSegment for a damaged or missing segment, StoreError when old files were removed
+        meanwhile; other errors pass.
+        """
+        with explained_reading(self._layout):
+            yield
+
+    # -- results ----------------------------------------------------------------------------------------
+
+    def put_result(self, run_id: str, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Keep the tables of an audit run. Readers see the run whole or not at all; the newest ten are kept.
+
+        In SQL each table of the newest run is a view of its name.
+        """
+        put_result(self._layout, run_id, tables)
+
+    def result(self, table: str, *, run_id: str | None = None) -> pl.DataFrame:
+        """A table of the newest run (or of `run_id`). Raises StoreError when there is none."""
+        return result(self._layout, self._manifest(), table, run_id)
+
+    def result_runs(self) -> list[ResultRun]:
+        """The kept runs, newest last."""
+        return list(self._manifest().results)
+
+    # -- operation --------------------------------------------------------------------------------------
+
     def publish(self) -> None:
         """Build store.duckdb anew: after the store was moved, or when the file is lost."""
         commit(self._layout, lambda manifest: manifest.next())
+
+    def compaction_due(self) -> bool:
+        """Whether there are so many small segments that queries become slow."""
+        return len(self.snapshot().loose) >= DUE_SEGMENTS
+
+    def compact(self, *, grace_s: float = GRACE_S, wait: bool = False) -> Compaction:
+        """Merge small segments, publish, and remove what earlier compactions replaced and leftovers of the
+        dead.
+
+        Writers and readers go on meanwhile. Replaced files stay for `grace_s` seconds: queries and snapshots
+        that began before can finish, and connections from before still answer; after that they fail, saying
+        why. Damaged segments are left alone and reported. Raises StoreBusy when another process is at it and
+        not `wait`.
+        """
+        return compact(self._layout, self._cache, grace_s=grace_s, wait=wait)
+
+    def verify(self) -> list[Problem]:
+        """Check every byte and the manifest; an empty list means that all is well."""
+        return verify(self._layout, self._cache)
+
+    def quarantine(self) -> list[Quarantined]:
+        """Move damaged segments aside and put the loss on record, so that the rest can be read again."""
+        return quarantine(self._layout, self._cache)
+
+    def reinstate(self, name: str, source: str | Path) -> str:
+        """Put an intact copy of the quarantined segment `name` back; returns its new name."""
+        return reinstate(self._layout, name, source)
+
+    def retain(
+        self, *, tenant: str | None = None, older_than_ns: int | None = None, grace_s: float | None = None
+    ) -> Removal:
+        """Remove events for good, and say how many.
+
+        `tenant`: every event that names it, every event of its requests, and the ends of their transfers;
+        with them all audit results and checkpoints, which mention it. In a store of pseudonyms give the name
+        (with the key) or the pseudonym. `older_than_ns`: every event with an earlier time. Exactly one of the
+        two.
+
+        Events that arrive while it runs are not covered. The old files go at once for a tenant, and after the
+        usual grace period for age, unless `grace_s` says otherwise: queries that are running then fail.
+        """
+        if (tenant is None) == (older_than_ns is None):
+            raise StoreError("Retention needs a tenant or an age, and not both.")
+        if tenant is not None and self._pseudonyms is not None and not self._pseudonyms.made(tenant):
+            tenant = self._pseudonyms.of(tenant)
+        return retain(self._layout, self._cache, tenant=tenant, older_than_ns=older_than_ns, grace_s=grace_s)
+
+    def info(self) -> dict[str, Any]:
+        """Rows, bytes, times, writers, sources with their ranges of `seq`, imports, results, losses and
+        removals.
+
+        `times_backwards` counts events whose clock went back, `times_in_future` those dated after they were
+        written: both are kept, and nothing is ever ordered by time.
+        """
+        return info(self._layout, self.snapshot())
+
+    @classmethod
+    def migrate(cls, path: str | Path) -> MigrationResult:
+        """Bring a store of an older schema version to the current one; does nothing to a current one.
+
+        Stop the collectors first. Raises NewerStore for a store from a later version of the program.
+        """
+        return migrate(Layout.of(path))
 
 
 def _create(layout: Layout, pseudonyms: Pseudonyms | None) -> None:
@@ -207,7 +313,6 @@ def _create(layout: Layout, pseudonyms: Pseudonyms | None) -> None:
     with FileLock(layout.lock("manifest")):
         if layout.manifest.exists():
             return
-        write_seeds(layout)
         manifest = Manifest(
             store_id=uuid.uuid4().hex,
             created_ns=time.time_ns(),
@@ -216,25 +321,3 @@ def _create(layout: Layout, pseudonyms: Pseudonyms | None) -> None:
         )
         save(manifest, layout)
         catalog.publish(layout, manifest)
-
-
-def write_seeds(layout: Layout) -> None:
-    """The empty segments that give a store without events its columns."""
-    seed_import = layout.imports / SEED
-    make_dir(seed_import)
-    for directory in (layout.live, seed_import):
-        final = directory / snapshot.seed_name()
-        tmp = layout.tmp / final.name
-        tmp.unlink(missing_ok=True)
-        write_segment(tmp, [], Stats(), name=layout.relative(final))
-        tmp.replace(final)
-        sync_dir(directory)
-    empty: dict[str, Any] = {
-        "sha256": None,
-        "name": "",
-        "ingest": "",
-        "rows": 0,
-        "committed_ns": 0,
-        "report": {},
-    }
-    write_atomic(seed_import / "import.json", orjson.dumps(empty), layout.tmp)

@@ -1,0 +1,59 @@
+"""The empty segments. They give a store without events its columns, and the views' search patterns a first
+match."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from kvwitness.audit.store.durable import make_dir, place, write_atomic
+from kvwitness.audit.store.failures import CorruptSegment
+from kvwitness.audit.store.layout import SEED, Layout
+from kvwitness.audit.store.schema import SCHEMA_VERSION
+from kvwitness.audit.store.segment import check_segment, write_segment
+from kvwitness.audit.store.stats import Stats
+
+SEED_FILE = f"{SEED}.parquet"
+"""File name of the empty segments. It sorts before all others: DuckDB takes the columns from the first
+file."""
+
+
+def seeds(layout: Layout) -> list[Path]:
+    """The places of the empty segments."""
+    return [layout.live / SEED_FILE, layout.imports / SEED / SEED_FILE]
+
+
+def damaged_seeds(layout: Layout) -> list[str]:
+    """Names of empty segments that are absent, damaged or of another schema version."""
+    out = []
+    for path in seeds(layout):
+        name = layout.relative(path)
+        try:
+            if check_segment(path, name).schema_version != SCHEMA_VERSION:
+                out.append(name)
+        except (CorruptSegment, FileNotFoundError):
+            out.append(name)
+    return out
+
+
+def ensure_seeds(layout: Layout) -> None:
+    """Write the empty segments that `damaged_seeds` complains about."""
+    make_dir(layout.imports / SEED)
+    record = layout.imports / SEED / "import.json"
+    if not record.exists():
+        empty: dict[str, Any] = {
+            "sha256": None,
+            "name": "",
+            "ingest": "",
+            "rows": 0,
+            "committed_ns": 0,
+            "report": {},
+        }
+        write_atomic(record, orjson.dumps(empty), layout.tmp)
+    for name in damaged_seeds(layout):
+        tmp = layout.tmp / name.replace("/", "-")
+        tmp.unlink(missing_ok=True)
+        write_segment(tmp, [], Stats(), name=name)
+        place(tmp, layout.root / name)
