@@ -20,7 +20,7 @@ def reference(rules: Iterable[Rule]) -> str:
     """The whole page: an overview, then every rule in the given order."""
     listed = list(rules)
     rows = [f"| [`{r.id}`](#{r.id}) | {_verdicts(r)} | {r.severity} | {_cell(r.title)} |" for r in listed]
-    overview = ["| rule | verdict | severity | fires when |", "|---|---|---|---|", *rows]
+    overview = ["| rule | verdict | severity | what it is |", "|---|---|---|---|", *rows]
     return "\n\n".join([_HEAD.rstrip(), "\n".join(overview), *[_section(r) for r in listed]]) + "\n"
 
 

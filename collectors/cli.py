@@ -13,8 +13,8 @@ from kvwitness.audit.cli.progress import progress
 from kvwitness.audit.cli.stores import open_or_create_store
 from kvwitness.audit.store import Store
 from kvwitness.audit.trace import TraceError
+from kvwitness.collectors.importing import Imported, import_file
 from kvwitness.collectors.remarks import remarks
-from kvwitness.collectors.trace_file import Imported, import_trace
 
 app = typer.Typer(add_completion=False)
 
@@ -55,7 +55,7 @@ def import_files(
 
 def _import(store: Store, file: str, quiet: bool) -> Imported:
     with progress(f"reading {Path(file).name}", quiet=quiet) as report:
-        imported = import_trace(store, file, progress=report)
+        imported = import_file(store, file, progress=report)
     for remark in remarks(imported.report):
         say(f"{imported.name}: {remark}", quiet=quiet)
     if imported.result.duplicate:

@@ -1,0 +1,66 @@
+"""Which collectors there are: every module beside this one that can recognise a file and read it.
+
+A new kind of file is one new module with the two functions of `FileCollector`; nothing lists it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Protocol, cast
+
+import pyarrow as pa
+
+import kvwitness.collectors
+from kvwitness.audit.trace import ImportReport
+from kvwitness.audit.trace.stream import Progress
+from kvwitness.collectors import trace_file
+
+STDIN = "-"
+_HEAD_BYTES = 16_384
+
+
+class Reader(Protocol):
+    """Batches of events, and an account of every line that is complete after the last batch."""
+
+    report: ImportReport
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The batches, in the event schema."""
+
+
+class FileCollector(Protocol):
+    """What a module has to offer in order to be a collector of files."""
+
+    def recognise(self, head: bytes) -> bool:
+        """Whether a file that begins with these bytes is of this kind."""
+
+    def read(self, path: str | Path, progress: Progress | None = None) -> Reader:
+        """Read a file of this kind; `progress` is called with raw bytes read and their total, if known."""
+
+
+@cache
+def file_collectors() -> dict[str, FileCollector]:
+    """Name of the module -> the collector that it is."""
+    names = [module.name for module in pkgutil.iter_modules(kvwitness.collectors.__path__)]
+    modules = {name: importlib.import_module(f"kvwitness.collectors.{name}") for name in sorted(names)}
+    found = {name: m for name, m in modules.items() if hasattr(m, "recognise") and hasattr(m, "read")}
+    return cast(dict[str, FileCollector], found)
+
+
+def collector_for(source: str | Path) -> FileCollector:
+    """The collector that recognises the file.
+
+    It is the one for traces where none does, whose report then says what is wrong with each line, and for
+    what can be read only once: standard input and pipes.
+    """
+    path = Path(source)
+    if str(source) == STDIN or not path.is_file():
+        return cast(FileCollector, trace_file)
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    recognising = [c for c in file_collectors().values() if c.recognise(head)]
+    return recognising[0] if recognising else cast(FileCollector, trace_file)
