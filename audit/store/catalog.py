@@ -10,6 +10,7 @@ marker has found its files, too.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -19,7 +20,7 @@ import duckdb
 
 from kvwitness.audit.store import sql
 from kvwitness.audit.store.durable import place, sync_fd
-from kvwitness.audit.store.failures import StoreError, explained
+from kvwitness.audit.store.failures import StoreError, explained, storage_error
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, ResultRun
 from kvwitness.audit.store.schema import COMMENTS, STORE_SCHEMA
@@ -89,6 +90,8 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
             con.execute("USE memory")
             con.execute("DETACH store")
     except duckdb.Error as exc:
+        if "No space left" in str(exc) or "disk is full" in str(exc).lower():
+            raise storage_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "publishing", path) from exc
         raise StoreError(
             f"store.duckdb could not be built: {exc}.",
             "The segments are not touched. Run `kvwitness store verify` to see whether one of them is "
@@ -116,7 +119,7 @@ def _branch(columns: str, files: str, layout: Layout, where: str = "") -> str:
     cut = len(str(layout.root)) + 2
     return (
         f"SELECT {columns}, make_timestamp_ns(time_ns) AS ts, substr(filename, {cut}) AS segment "
-        f"FROM read_parquet({files}, filename = true){where}"
+        f"FROM read_parquet({files}, filename = true, hive_partitioning = false){where}"
     )
 
 
@@ -226,7 +229,8 @@ def _result_views(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Mani
 def _newest_views(con: duckdb.DuckDBPyConnection, layout: Layout, run: ResultRun) -> None:
     for table in run.tables:
         path = layout.root / run.directory / f"{table}.parquet"
-        con.execute(f"CREATE VIEW {sql.name(table)} AS SELECT * FROM read_parquet({sql.text(str(path))})")
+        source = f"read_parquet({sql.text(str(path))}, hive_partitioning = false)"
+        con.execute(f"CREATE VIEW {sql.name(table)} AS SELECT * FROM {source}")
         _comment(con, table, f"Result of audit run {run.run_id}.", {})
 
 
@@ -262,7 +266,15 @@ def published(layout: Layout) -> tuple[int, str] | None:
         return None
     try:
         with attach(layout) as con:
-            facts = dict(con.execute("SELECT key, value FROM manifest").fetchall())
+            return built_for(con)
+    except duckdb.Error:
+        return None
+
+
+def built_for(con: duckdb.DuckDBPyConnection) -> tuple[int, str] | None:
+    """(generation, path) of the store that a connection has attached; None if it is not a published store."""
+    try:
+        facts = dict(con.execute("SELECT key, value FROM store.manifest").fetchall())
         return int(facts["generation"]), facts["path"]
     except (duckdb.Error, KeyError, ValueError):
         return None

@@ -57,7 +57,7 @@ def place(tmp: Path, final: Path) -> None:
 def write_atomic(final: Path, data: bytes, tmp_dir: Path) -> None:
     """Replace `final` by `data`: a reader sees the old bytes or all the new ones, after a power cut too."""
     tmp = tmp_dir / f"{final.name}.{os.getpid()}.{os.urandom(4).hex()}"
-    fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         try:
             _write_all(fd, data)
@@ -92,7 +92,8 @@ class HashingFile(io.RawIOBase):
         self.path = path
         self.size = 0
         self._sha = hashlib.sha256()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        self._discarded = False
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
     def writable(self) -> bool:
         """Always: this is a sink."""
@@ -105,6 +106,8 @@ class HashingFile(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Append all of `data` (never a part of it)."""
         view = memoryview(data).cast("B")
+        if self._discarded:
+            return len(view)
         _write_all(self._fd, view)
         self._sha.update(view)
         self.size += len(view)
@@ -125,6 +128,10 @@ class HashingFile(io.RawIOBase):
     def sync(self) -> None:
         """Wait until the device holds the file's bytes."""
         sync_fd(self._fd)
+
+    def discard(self) -> None:
+        """Swallow everything that is written from now on: the file is going to be removed."""
+        self._discarded = True
 
     def dispose(self) -> None:
         """Close the descriptor. (`close` is left to do nothing: the Parquet library closes its sink too
@@ -158,7 +165,7 @@ class FileLock:
         file.
         """
         while True:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:

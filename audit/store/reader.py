@@ -86,10 +86,10 @@ def rows(
     parameters: Sequence[Any] | dict[str, Any] | None = None,
 ) -> pl.DataFrame:
     """The rows of a SELECT as a Polars frame; an empty frame for a statement without rows."""
-    relation = connection.sql(statement, params=parameters)
-    if relation is None:
+    to_arrow = getattr(connection.sql(statement, params=parameters), "to_arrow_table", None)
+    if to_arrow is None:  # DuckDB 1.x gives no relation for a statement such as SET
         return pl.DataFrame()
-    frame = pl.from_arrow(relation.to_arrow_table())
+    frame = pl.from_arrow(to_arrow())
     assert isinstance(frame, pl.DataFrame)
     return frame
 

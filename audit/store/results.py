@@ -92,7 +92,7 @@ def result(layout: Layout, manifest: Manifest, table: str, run_id: str | None) -
         )
     path = layout.root / run.directory / f"{table}.parquet"
     try:
-        return pl.read_parquet(path, glob=False)
+        return pl.read_parquet(path, glob=False, hive_partitioning=False)
     except (pl.exceptions.PolarsError, OSError) as exc:
         raise StoreError(
             f"The result {path} cannot be read: {exc}.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,9 @@ class SegmentWriter:
 
     def abort(self) -> None:
         """Throw the file away."""
+        self._file.discard()
+        with suppress(OSError, ValueError, pa.ArrowException):
+            self._parquet.close()
         self._file.dispose()
         self.path.unlink(missing_ok=True)
 

@@ -82,7 +82,10 @@ class Snapshot:
         # The empty seed is always read, so that a store without events still has its columns.
         paths = [self.layout.live / SEED_FILE, *(self.path(n) for n in names)]
         frame = pl.scan_parquet(
-            paths, glob=False, include_file_paths="segment" if "segment" in wanted else None
+            paths,
+            glob=False,
+            hive_partitioning=False,
+            include_file_paths="segment" if "segment" in wanted else None,
         )
         if since:
             below = pl.col(INGEST).replace_strict(dict(since), default=-1, return_dtype=pl.Int64)

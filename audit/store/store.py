@@ -36,7 +36,7 @@ from kvwitness.audit.store.reader import Reader, explained_reading
 from kvwitness.audit.store.results import put_result, result
 from kvwitness.audit.store.retention import Removal, retain
 from kvwitness.audit.store.segment import Segment
-from kvwitness.audit.store.transaction import commit
+from kvwitness.audit.store.transaction import commit, heal
 from kvwitness.audit.store.verification import Problem, verify
 from kvwitness.audit.store.writer import Writer
 
@@ -193,18 +193,32 @@ class Store:
         and then fails, saying so; `Reader` reconnects by itself. Raises MovedStore when the store was moved
         or copied and not published since.
         """
-        manifest = self._manifest()
-        found = catalog.published(self._layout)
+        wanted = self._manifest().generation
+        con = self._attached(wanted)
+        if con is None:
+            heal(self._layout)
+            con = self._attached(wanted)
+        if con is None:
+            raise StoreError(f"{self._layout.catalog} cannot be opened.", "Run `kvwitness store verify`.")
+        return con
+
+    def _attached(self, generation: int) -> duckdb.DuckDBPyConnection | None:
+        """A connection to what is published, if that is of this generation or a later one."""
+        try:
+            con = catalog.attach(self._layout)
+        except duckdb.Error:
+            return None
+        found = catalog.built_for(con)
+        if found is not None and found[1] == str(self.path) and found[0] >= generation:
+            return con
+        con.close()
         if found is not None and found[1] != str(self.path):
             raise MovedStore(
-                f"This store was published at {found[1]} and is now at {self.path}: the views in "
-                f"store.duckdb still "
-                "read the files of the old place.",
-                "Run `kvwitness store publish` once. (`Store.publish` from Python.)",
+                f"This store was published at {found[1]} and is now at {self.path}: the views in store.duckdb "
+                "still read the files of the old place.",
+                "Run `kvwitness store publish` once.",
             )
-        if found is None or found[0] != manifest.generation:
-            self.publish()
-        return catalog.attach(self._layout)
+        return None
 
     def reader(self) -> Reader:
         """SQL for a program that stays, such as a dashboard: it follows compactions and retention by

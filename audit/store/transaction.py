@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from kvwitness.audit.store.catalog import publish
+from kvwitness.audit.store.catalog import publish, published
 from kvwitness.audit.store.durable import FileLock
 from kvwitness.audit.store.failures import StoreBusy, explained
 from kvwitness.audit.store.layout import Layout
@@ -43,6 +43,15 @@ def maintenance_lock(layout: Layout, *, wait: bool) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def heal(layout: Layout) -> None:
+    """Publish what the manifest says, where a process died between the two or the file was lost."""
+    with manifest_lock(layout):
+        manifest = load(layout)
+        found = published(layout)
+        if found is None or found[0] != manifest.generation:
+            publish(layout, manifest)
 
 
 def commit(

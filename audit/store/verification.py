@@ -115,7 +115,7 @@ def _doubled(snapshot: Snapshot, sound: Sequence[Segment]) -> list[Problem]:
         if not any(b[0] <= a[1] for a, b in pairwise(parts)):
             continue
         rows = (
-            pl.scan_parquet([snapshot.path(p[2]) for p in parts], glob=False)
+            pl.scan_parquet([snapshot.path(p[2]) for p in parts], glob=False, hive_partitioning=False)
             .filter(pl.col(INGEST) == ingest)
             .select(pl.len().alias("all"), pl.col(INGEST_ROW).n_unique().alias("distinct"))
             .collect()
