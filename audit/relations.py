@@ -92,16 +92,13 @@ def requests(events: pl.LazyFrame) -> pl.DataFrame:
     """
     named = keyed(events)
     spans = named.group_by(KEY).agg(first_ev=pl.col("ev").min(), last_ev=pl.col("ev").max())
-    tenants = (
-        named.filter(pl.col("tenant").is_not_null())
-        .group_by(KEY)
-        .agg(
-            any_tenant=pl.col("tenant").sort_by("ev").first(),
-            any_tenant_source=pl.col("tenant_source").sort_by("ev").first(),
-            tenants=pl.col("tenant").unique().sort(),
-        )
-    )
-    parts = [tenants, _received(named, trust(events)), _refusals(named), _aborts(named), _answers(named)]
+    parts = [
+        _tenants(named),
+        _received(named, trust(events)),
+        _refusals(named),
+        _aborts(named),
+        _answers(named),
+    ]
     frame = spans
     for part in parts:
         frame = frame.join(part, on=KEY, how="left")
@@ -116,6 +113,17 @@ def requests(events: pl.LazyFrame) -> pl.DataFrame:
     )
     columns = [pl.col(name).cast(dtype) for name, dtype in REQUEST_SCHEMA.items()]
     return frame.select(columns).sort("first_ev").collect()
+
+
+def _tenants(named: pl.LazyFrame) -> pl.LazyFrame:
+    """Per request, every tenant that any of its events names, and the first of them."""
+    said = named.filter(pl.col("tenant").is_not_null())
+    each = said.group_by(*KEY, "tenant", "tenant_source").agg(pl.col("ev").min()).sort("ev")
+    return each.group_by(KEY, maintain_order=True).agg(
+        any_tenant=pl.col("tenant").first(),
+        any_tenant_source=pl.col("tenant_source").first(),
+        tenants=pl.col("tenant").unique().sort(),
+    )
 
 
 def _received(named: pl.LazyFrame, trusted: pl.Expr) -> pl.LazyFrame:

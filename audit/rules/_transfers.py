@@ -14,10 +14,10 @@ STARTS = ["transfer.offer", "transfer.begin"]
 TERMINAL = ["transfer.done", "transfer.failed", "transfer.drained"]
 
 
-def _moves(context: Context) -> pl.LazyFrame:
-    """Starts and ends of transfers, numbered by `life`: a start after an end opens another life of the id."""
+def _moves(context: Context, transfers: pl.LazyFrame) -> pl.LazyFrame:
+    """Starts and ends of the given transfers, numbered by `life`: a start after an end opens another."""
     wanted = pl.col("transfer").is_not_null() & pl.col("event").is_in([*STARTS, *TERMINAL])
-    moves = context.events.filter(wanted).sort("ev")
+    moves = context.events.filter(wanted).join(transfers, on="transfer", how="semi").sort("ev")
     start = pl.col("event").is_in(STARTS)
     reopened = start & ~start.shift(fill_value=True).over("transfer")
     return moves.with_columns(
@@ -34,26 +34,28 @@ def unterminated_transfers(context: Context, settings: Mapping[str, float | int 
     is returned: such a record cannot tell a hanging transfer from a finished one. Transfers of no page at
     all are left out.
     """
-    moves = _moves(context)
-    start = pl.col("event").is_in(STARTS)
-    lives = (
-        moves.group_by("transfer", "life")
+    moves = context.events.filter(pl.col("transfer").is_not_null())
+    starts = moves.filter(pl.col("event").is_in(STARTS)).with_columns(
+        incarnation=pl.col("incarnation").cast(pl.Int32).fill_null(0)
+    )
+    ends = moves.filter(pl.col("event").is_in(TERMINAL))
+    last_end = ends.group_by("transfer").agg(end_ev=pl.col("ev").max())
+    if last_end.select(pl.len()).collect().item() == 0:
+        return pl.DataFrame()
+    # A start after the last end opened the life that hangs; all lives before it ended.
+    hanging = (
+        starts.join(last_end, on="transfer", how="left")
+        .filter(pl.col("ev") > pl.col("end_ev").fill_null(-1))
+        .sort("ev")
+        .group_by("transfer", maintain_order=True)
         .agg(
-            request=pl.col("request").filter(start).last(),
-            incarnation=pl.col("incarnation").filter(start).last(),
-            evs=pl.col("ev").filter(start),
-            begun_ns=pl.col("ref_ns").filter(start).max(),
-            ended=(~start).any(),
-            src_pool=pl.col("src_pool").drop_nulls().last(),
-            src_pages=pl.col("src_pages").drop_nulls().last(),
-            dst_pool=pl.col("dst_pool").drop_nulls().last(),
-            dst_pages=pl.col("dst_pages").drop_nulls().last(),
+            pl.col(*KEY).last(),
+            pl.col("src_pool", "src_pages", "dst_pool", "dst_pages").drop_nulls().last(),
+            evs=pl.col("ev"),
+            begun_ns=pl.col("ref_ns").max(),
         )
         .collect()
     )
-    if not lives["ended"].any():
-        return pl.DataFrame()
-    hanging = lives.filter(~pl.col("ended") & pl.col("request").is_not_null())
     known = context.requests.select(*KEY, "tenant", "ended_ns")
     dated = hanging.join(known, on=KEY, how="left").with_columns(
         waiting_ns=context.horizon_ns - pl.max_horizontal("ended_ns", "begun_ns")
@@ -83,20 +85,24 @@ def event_level(context: Context) -> pl.DataFrame:
     A `transfer.done` without tokens claims nothing about arrival and is not judged. One row per completion,
     with columns of the finding schema.
     """
-    moves = _moves(context)
     failed = pl.col("event") == "transfer.failed"
     start = pl.col("event").is_in(STARTS)
-    seen = moves.with_columns(
+    claim = (pl.col("event") == "transfer.done") & (pl.col("tokens") > 0)
+    empty = ((pl.col("bytes") == 0) | (pl.col("pages_ok") == 0)).fill_null(False)
+    ends = context.events.filter(pl.col("transfer").is_not_null() & pl.col("event").is_in(TERMINAL))
+    marked = ends.select("transfer", failed=failed, claim=claim, empty=claim & empty)
+    told = marked.group_by("transfer").agg(pl.col("failed", "claim", "empty").max())
+    doubtful = told.filter((pl.col("failed") & pl.col("claim")) | pl.col("empty"))
+    seen = _moves(context, doubtful).with_columns(
         request=pl.col("request").forward_fill().over("transfer"),
         incarnation=pl.when(start).then("incarnation").forward_fill().over("transfer"),
         tok_first=pl.when(start).then("tok_first").forward_fill().over("transfer", "life"),
         failed_ev=pl.when(failed).then("ev").forward_fill().over("transfer", "life"),
         start_ev=pl.when(start).then("ev").forward_fill().over("transfer", "life"),
     )
-    claims = seen.filter((pl.col("event") == "transfer.done") & (pl.col("tokens") > 0))
-    empty = (pl.col("bytes") == 0) | (pl.col("pages_ok") == 0)
-    nothing_to_move = pl.col("tok_first") >= pl.col("tokens")
-    empty = empty.fill_null(False) & ~nothing_to_move.fill_null(False)
+    nothing_to_move = (pl.col("tok_first") >= pl.col("tokens")).fill_null(False)
+    empty = empty & ~nothing_to_move
+    claims = seen.filter(claim)
     rows = claims.filter(pl.col("failed_ev").is_not_null() | empty).collect()
     observer = pl.coalesce("observer", "source")
     return with_tenant(rows, context).select(
