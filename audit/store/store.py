@@ -214,8 +214,8 @@ class Store:
         con.close()
         if found is not None and found[1] != str(self.path):
             raise MovedStore(
-                f"This store was published at {found[1]} and is now at {self.path}: the views in store.duckdb "
-                "still read the files of the old place.",
+                f"This store was published at {found[1]} and is now at {self.path}: the views in store.duckdb"
+                " still read the files of the old place.",
                 "Run `kvwitness store publish` once.",
             )
         return None
