@@ -44,6 +44,9 @@ class _Root(TyperGroup):
         except KeyboardInterrupt:
             say("stopped")
             raise typer.Exit(INTERRUPTED) from None
+        except typer.Abort:
+            say("nothing was done")
+            raise typer.Exit(FAILED) from None
 
 
 app = typer.Typer(

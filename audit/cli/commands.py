@@ -21,6 +21,7 @@ GROUP = "kvwitness.commands"
 
 OWN = {
     "rules": "kvwitness.audit.cli.rules",
+    "store": "kvwitness.audit.cli.store",
 }
 """Subcommand -> module that defines its `app`, in the order of the help text."""
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from kvwitness.audit.cli.tables import Table, harmless, object_table, print_tables, record_tables
 from kvwitness.audit.errors import KvwitnessError
 
 if TYPE_CHECKING:
     import polars as pl
-
-_NS = 1_000_000_000
-_SHOWN_ITEMS = 6
 
 
 class Format(StrEnum):
@@ -36,7 +35,14 @@ class Format(StrEnum):
 def say(text: str, *, quiet: bool = False) -> None:
     """Tell a person something, on standard error."""
     if not quiet:
-        print(text, file=sys.stderr)
+        print(harmless(text), file=sys.stderr)
+
+
+def confirm(question: str) -> None:
+    """Ask a person, on standard error; raises `typer.Abort` unless the answer is yes."""
+    print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise typer.Abort
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Printer:
         if self.format is Format.PARQUET:
             frame.write_parquet(self._file())
         elif self.format is Format.TABLE:
-            self._table(frame.columns, list(frame.iter_rows()), title)
+            self._tables([Table(frame.columns, list(frame.iter_rows()), title)])
         elif self.format is Format.CSV:
             self._write(_csv(frame))
         else:
@@ -86,8 +92,7 @@ class Printer:
         """Print objects that hold nested values of their own shape; where cells hold scalars, those are JSON
         text."""
         if self.format is Format.TABLE:
-            columns = list(dict.fromkeys(name for one in objects for name in one))
-            self._table(columns, [[one.get(name) for name in columns] for one in objects], title)
+            self._tables([object_table(objects, title)])
         elif self.format is Format.JSON:
             self._write(_json([dict(one) for one in objects]))
         elif self.format is Format.JSONL:
@@ -98,9 +103,9 @@ class Printer:
             self.rows(pl.DataFrame([{k: _flat(v) for k, v in one.items()} for one in objects]))
 
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
-        """Print one object: name and value side by side in a table, one row in CSV and Parquet."""
+        """Print one object: name beside value in a table, lists of objects below it; one row in CSV."""
         if self.format is Format.TABLE:
-            self._table(["", ""], [(name, cell(value, name)) for name, value in record.items()], title)
+            self._tables(record_tables(record, title))
         elif self.format in (Format.JSON, Format.JSONL):
             self._write(_json(dict(record)))
         else:
@@ -118,48 +123,12 @@ class Printer:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    def _table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str) -> None:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=title or None, title_justify="left", show_header=any(columns))
-        for n, name in enumerate(columns):
-            numeric = bool(rows) and all(isinstance(r[n], int | float) for r in rows if r[n] is not None)
-            table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*[Text(cell(v, name)) for name, v in zip(columns, row, strict=True)])
+    def _tables(self, tables: Sequence[Table]) -> None:
         if self.path is None:
-            # A pipe has no width: a pager or `grep` wants whole lines.
-            Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+            print_tables(tables, sys.stdout)
         else:
             with self.path.open("w", encoding="utf-8") as file:
-                Console(file=file, width=10_000).print(table)
-
-
-def cell(value: Any, name: str = "") -> str:
-    """A value as a person reads it in a table; integers in columns named `*_ns` are times."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int) and name.endswith("_ns"):
-        return timestamp(value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k} {cell(v, str(k))}" for k, v in value.items())
-    if isinstance(value, list | tuple):
-        shown = ", ".join(cell(item) for item in value[:_SHOWN_ITEMS])
-        return shown if len(value) <= _SHOWN_ITEMS else f"{shown}, ... ({len(value)})"
-    return str(value)
-
-
-def timestamp(time_ns: int) -> str:
-    """Nanoseconds since the epoch as UTC with microseconds."""
-    seconds, rest = divmod(time_ns, _NS)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}Z"
+                print_tables(tables, file)
 
 
 def _json(value: Any) -> bytes:

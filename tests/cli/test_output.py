@@ -10,7 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kvwitness.audit.cli.output import Format, Printer, cell, timestamp
+from kvwitness.audit.cli.output import Format, Printer, say
+from kvwitness.audit.cli.tables import cell, timestamp
 from kvwitness.audit.errors import KvwitnessError
 
 ROWS = [
@@ -107,3 +108,20 @@ def test_cells_are_for_reading() -> None:
 def test_timestamps_before_the_epoch_and_far_away_are_shown() -> None:
     assert timestamp(-1) == "1969-12-31 23:59:59.999999Z"
     assert timestamp(2**63 - 1) == "2262-04-11 23:47:16.854775Z"
+
+
+def test_lists_of_objects_stand_below_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    Printer(Format.TABLE).record({"rows": 2, "sources": [{"source": "pf-1/0", "seq": 7}], "losses": []})
+    out = capsys.readouterr().out
+    assert out.index("rows") < out.index("sources") < out.index("pf-1/0")
+    assert "losses" in out
+
+
+def test_names_of_others_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "r1\x1b[2J\x07\x9b31m"
+    Printer(Format.TABLE).rows(pl.DataFrame({"request": [name], "list": [[name]]}))
+    say(f"unknown request {name}")
+    captured = capsys.readouterr()
+    for text in (captured.out, captured.err):
+        assert "r1\\x1b[2J\\x07\\x9b31m" in text
+        assert not {"\x1b", "\x07", "\x9b"} & set(text)

@@ -1,0 +1,140 @@
+"""`kvwitness store`: look at a store, tidy it, check it, let old records go."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import polars as pl
+import typer
+
+from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
+from kvwitness.audit.cli.output import Printer, confirm, say
+from kvwitness.audit.cli.stores import open_store
+from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.store import Store
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The store: look, tidy, check, let go.")
+
+_FOUND = 1
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PROBLEM = pl.Schema(
+    {
+        "severity": pl.String(),
+        "kind": pl.String(),
+        "name": pl.String(),
+        "message": pl.String(),
+        "advice": pl.String(),
+    }
+)
+
+
+@app.command()
+def info(
+    store: StoreOption = DEFAULT_STORE, format: FormatOption = None, output: OutputOption = None
+) -> None:
+    """Say what is in the store: rows, bytes, times, sources, imports, losses."""
+    Printer.choose(format, output).record(open_store(store).info())
+
+
+@app.command()
+def compact(
+    store: StoreOption = DEFAULT_STORE,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait while another process maintains it.")] = False,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Merge small segments; collectors and readers may go on. Status 1 when damaged ones were left alone."""
+    printer = Printer.choose(format, output)
+    done = open_store(store).compact(wait=wait)
+    damaged = [str(segment) for segment in done.damaged]
+    printer.record(
+        {
+            "merged": done.merged,
+            "into": done.into,
+            "rows": done.rows,
+            "bytes_before": done.bytes_before,
+            "bytes_after": done.bytes_after,
+            "files_removed": done.files_removed,
+            "leftovers": asdict(done.leftovers),
+            "damaged": damaged,
+        }
+    )
+    for message in damaged:
+        say(message, quiet=quiet)
+    if damaged:
+        raise typer.Exit(_FOUND)
+
+
+@app.command()
+def verify(
+    store: StoreOption = DEFAULT_STORE,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="Move damaged segments aside, and put the loss on record.")
+    ] = False,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Check every byte. Status 1 when something is missing, doubled or damaged."""
+    printer = Printer.choose(format, output)
+    opened = open_store(store)
+    if quarantine:
+        for moved in opened.quarantine():
+            say(f"{moved.name} moved to {moved.moved_to}: {moved.reason}", quiet=quiet)
+    problems = opened.verify()
+    printer.rows(pl.DataFrame([asdict(problem) for problem in problems], schema=_PROBLEM))
+    errors = sum(problem.severity == "error" for problem in problems)
+    say(f"{errors} errors, {len(problems) - errors} notes", quiet=quiet)
+    if errors:
+        raise typer.Exit(_FOUND)
+
+
+@app.command()
+def publish(store: StoreOption = DEFAULT_STORE) -> None:
+    """Build store.duckdb anew, after the store was moved or the file was lost."""
+    open_store(store).publish()
+
+
+@app.command()
+def migrate(
+    store: StoreOption = DEFAULT_STORE, format: FormatOption = None, output: OutputOption = None
+) -> None:
+    """Bring a store of an older version up to date. Stop its collectors and make a backup first."""
+    Printer.choose(format, output).record(asdict(Store.migrate(store)))
+
+
+@app.command()
+def retain(
+    store: StoreOption = DEFAULT_STORE,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Remove everything of this tenant, at once.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Remove what is older, such as 90d, 12h or 4w.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    format: FormatOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Remove events for good, and say how many."""
+    printer = Printer.choose(format, output)
+    opened = open_store(store)
+    before = None if older_than is None else time.time_ns() - _seconds(older_than) * 1_000_000_000
+    if not yes:
+        what = f"tenant {tenant}" if tenant else f"everything older than {older_than}"
+        confirm(f"Remove {what} from {opened.path} for good?")
+    printer.record(asdict(opened.retain(tenant=tenant, older_than_ns=before)))
+
+
+def _seconds(duration: str) -> int:
+    """The length of a duration such as 90d."""
+    found = re.fullmatch(r"(\d+)([smhdw])", duration)
+    if found is None:
+        raise KvwitnessError(
+            f"{duration!r} is not a duration.", "Write a number and one of s, m, h, d, w: 90d, 12h."
+        )
+    return int(found[1]) * _SECONDS[found[2]]
