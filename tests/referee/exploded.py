@@ -4,9 +4,9 @@ Columns, in replay order: `ev` int64 (position of the event), `slot` int64 (pool
 uint8 (`ALLOC`, `WRITE`, `READ` or `SHARE`), `request` int64, `tenant` int32 (the request's, or `NOBODY`).
 
 The referees know one simplified rule. Before a read of a page, take the last alloc or write of that page,
-whole pages only. The read is flagged when there is none, when it is an alloc, and when it is a write by a foreign
-tenant, unless the reader attached to the page by a share after the page's last alloc. Token ranges, copies,
-moves, frees and namespaces are beyond them.
+whole pages only. The read is flagged when there is none, when it is an alloc, and when it is a write by
+another tenant, unless the reader attached to the page by a share after the page's last alloc. Token ranges,
+copies, moves, frees and namespaces are beyond them.
 """
 
 from __future__ import annotations
