@@ -99,9 +99,9 @@ def requests(events: pl.LazyFrame) -> pl.DataFrame:
         _aborts(named),
         _answers(named),
     ]
-    frame = spans
+    frame = spans.collect()
     for part in parts:
-        frame = frame.join(part, on=KEY, how="left")
+        frame = frame.join(part.collect(), on=KEY, how="left")
     frame = frame.with_columns(
         tenant=pl.coalesce("received_tenant", "any_tenant"),
         tenant_source=pl.coalesce("tenant_source", "any_tenant_source"),
@@ -112,7 +112,7 @@ def requests(events: pl.LazyFrame) -> pl.DataFrame:
         ended_ns=pl.min_horizontal("finished_ns", "aborted_ns", "rejected_ns"),
     )
     columns = [pl.col(name).cast(dtype) for name, dtype in REQUEST_SCHEMA.items()]
-    return frame.select(columns).sort("first_ev").collect()
+    return frame.select(columns).sort("first_ev")
 
 
 def _tenants(named: pl.LazyFrame) -> pl.LazyFrame:
@@ -131,18 +131,16 @@ def _received(named: pl.LazyFrame, trusted: pl.Expr) -> pl.LazyFrame:
     facts = ["tenant", "tenant_source", "prompt_tokens", "max_new_tokens"]
     facts += ["salt_hmac", "adapter", "model", "traffic"]
     received = named.filter(pl.col("event") == "request.received").with_columns(rank=trusted)
-    first = [pl.col(name).drop_nulls().first() for name in facts]
-    return (
-        received.sort("rank", "ev")
-        .group_by(KEY, maintain_order=True)
-        .agg(
-            *first,
-            received_ev=pl.col("ev").first(),
-            received_ns=pl.col("ref_ns").first(),
-            received_source=pl.col("source").first(),
-        )
-        .rename({"tenant": "received_tenant"})
+    rows = received.sort("rank", "ev").select(
+        *KEY, *facts, received_ev="ev", received_ns="ref_ns", received_source="source"
     )
+    # Nearly all requests are received once; only the others need to be put together, which is slow.
+    count = pl.len().over(KEY)
+    once = rows.filter(count == 1)
+    when = pl.col("received_ev", "received_ns", "received_source").first()
+    merged = rows.filter(count > 1).group_by(KEY, maintain_order=True)
+    several = merged.agg(*[pl.col(name).drop_nulls().first() for name in facts], when)
+    return pl.concat([once, several]).rename({"tenant": "received_tenant"})
 
 
 def _refusals(named: pl.LazyFrame) -> pl.LazyFrame:

@@ -17,7 +17,20 @@ TERMINAL = ["transfer.done", "transfer.failed", "transfer.drained"]
 def _moves(context: Context, transfers: pl.LazyFrame) -> pl.LazyFrame:
     """Starts and ends of the given transfers, numbered by `life`: a start after an end opens another."""
     wanted = pl.col("transfer").is_not_null() & pl.col("event").is_in([*STARTS, *TERMINAL])
-    moves = context.events.filter(wanted).join(transfers, on="transfer", how="semi").sort("ev")
+    columns = [
+        "transfer",
+        "event",
+        *KEY,
+        "ev",
+        "source",
+        "observer",
+        "tok_first",
+        "tokens",
+        "bytes",
+        "pages_ok",
+    ]
+    moves = context.events.filter(wanted).select(columns)
+    moves = moves.join(transfers, on="transfer", how="semi").sort("ev")
     start = pl.col("event").is_in(STARTS)
     reopened = start & ~start.shift(fill_value=True).over("transfer")
     return moves.with_columns(
