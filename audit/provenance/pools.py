@@ -1,0 +1,114 @@
+"""The pools of a trace: how large, how divided, whose, and whether their beginning is on record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.provenance.kernel import layout as k
+
+I64 = npt.NDArray[np.int64]
+
+PLACED_KINDS = ("kv", "draft", "index")
+"""Kinds of pool whose pages stand in token order; state slots, host tiers and encoder entries do not."""
+
+MAX_PAGES = 1 << 28
+"""Page numbers are physical and dense; a larger one is a mistake in the trace, not a pool."""
+
+DEFAULT_TOKENS = 16
+
+PAGE_EVENTS = (
+    "page.alloc page.free page.share page.publish page.unpublish page.write page.read page.copy page.move"
+).split()
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Numbers for pools, and the kernel's array P."""
+
+    names: list[str]
+    table: I64
+
+    @property
+    def index(self) -> dict[str, int]:
+        return {name: n for n, name in enumerate(self.names)}
+
+
+def pools_of(events: pl.DataFrame) -> Pools:
+    """Find the pools that the events of a trace mention, with what `engine.pool` says of them.
+
+    Positions per page are taken from the first `engine.pool`; a pool that never had one is given the smallest page
+    that fits its writes. Raises `KvwitnessError` for page numbers that no pool could have.
+    """
+    used = pl.concat(
+        [
+            events.select(pool=pl.col(pool), last=pl.col(pages).list.max().cast(pl.Int64), source="source", event="event")
+            for pool, pages in (
+                ("pool", "pages"),
+                ("pool", "reserved"),
+                ("to_pool", "to_pages"),
+                ("src_pool", "src_pages"),
+                ("dst_pool", "dst_pages"),
+            )
+        ]
+    ).filter(pl.col("pool").is_not_null())
+    sizes = used.group_by("pool", maintain_order=True).agg(
+        pl.col("last").max().fill_null(-1),
+        pl.col("source").filter(pl.col("event") == "engine.pool").first().alias("declared_by"),
+        pl.col("source").filter(pl.col("event").is_in(PAGE_EVENTS)).first().alias("seen_by"),
+        pl.col("event").is_in(["page.alloc", "page.move"]).any().alias("allocs"),
+        pl.col("event").is_in(["page.alloc", "page.move", "page.write", "page.copy"]).any().alias("traced"),
+    )
+    declared = (
+        events.filter(pl.col("event") == "engine.pool")
+        .group_by("pool", maintain_order=True)
+        .agg(pl.col("page_tokens").first(), pl.col("pages_total").max(), pl.col("kind").first(), pl.col("sharing").first())
+    )
+    first_seq = events.group_by("source").agg(pl.col("seq").min().alias("first_seq"))
+    table = (
+        sizes.join(declared, on="pool", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("declared_by", "seen_by").alias("source"))
+        .join(first_seq, on="source", how="left", maintain_order="left")
+        .join(_guessed(events), on="pool", how="left", maintain_order="left")
+    )
+    return _numbered(table, events["source"].unique(maintain_order=True).to_list())
+
+
+def _guessed(events: pl.DataFrame) -> pl.DataFrame:
+    """Positions per page that the writes of an undeclared pool imply."""
+    return (
+        events.filter((pl.col("event") == "page.write") & pl.col("tok_first").is_not_null())
+        .with_columns(n=pl.col("pages").list.len().cast(pl.Int64))
+        .filter(pl.col("n") > 0)
+        .group_by("pool")
+        .agg(((pl.col("tok_end") - pl.col("tok_first") + pl.col("n") - 1) // pl.col("n")).max().alias("guess"))
+    )
+
+
+def _numbered(rows: pl.DataFrame, sources: list[str]) -> Pools:
+    numbers = {s: n for n, s in enumerate(sources)}
+    table = np.zeros((len(rows), k.N_POOL_COLUMNS), np.int64)
+    base = 0
+    for n, row in enumerate(rows.iter_rows(named=True)):
+        size = max(row["last"] + 1, row["pages_total"] or 0, 1)
+        if size > MAX_PAGES:
+            raise KvwitnessError(
+                f"pool {row['pool']} would have {size:,} pages",
+                f"Page numbers above {MAX_PAGES:,} are not physical pages; check what the source calls a page.",
+            )
+        guess = row["guess"]
+        table[n, k.B_BASE] = base
+        table[n, k.B_SIZE] = size
+        table[n, k.B_TOKENS] = row["page_tokens"] or (1 << max(0, int(guess - 1).bit_length()) if guess else DEFAULT_TOKENS)
+        table[n, k.B_ORDINALS] = (row["kind"] or "kv") in PLACED_KINDS
+        table[n, k.B_SHARING] = {"none": k.SHARE_NONE, "tenant": k.SHARE_TENANT}.get(row["sharing"] or "", k.SHARE_GLOBAL)
+        table[n, k.B_SOURCE] = numbers.get(row["source"], -1)
+        table[n, k.B_ALLOCS] = row["allocs"]
+        table[n, k.B_KNOWN] = row["first_seq"] is None or row["first_seq"] <= 1
+        table[n, k.B_TRACED] = row["traced"]
+        base += size
+    return Pools(rows["pool"].to_list(), table)
