@@ -1,0 +1,197 @@
+"""From facts of the replay to findings: whose content it was, whether the order is certain, one row per cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from kvwitness.audit.relations import KEY
+from kvwitness.audit.rules._frames import site_of
+from kvwitness.audit.rules.model import Context, findings, no_findings
+
+OTHER_TENANT = pl.col("other_tenant").is_not_null() & (pl.col("other_tenant") != pl.col("tenant"))
+"""The other side is known to be another tenant."""
+
+BY_TENANT = pl.when(OTHER_TENANT).then(pl.lit("leak")).otherwise(pl.lit("integrity"))
+"""`leak` when the content or the page was another tenant's, `integrity` when it was not, or when nobody can say."""
+
+ORDERED_OTHERWISE = ["unwritten", "not_ready", "uncovered", "false_done", "orphan", "timeout_free", "position"]
+"""Facts whose two events are ordered by ids, or whose order does not matter."""
+
+
+def facts(context: Context, names: Sequence[str]) -> pl.DataFrame:
+    """The facts of these names (see `kvwitness.audit.provenance.facts`)."""
+    return context.facts.filter(pl.col("fact").is_in(list(names)))
+
+
+def judge(context: Context, rule: str, rows: pl.DataFrame, verdict: pl.Expr | None, why: pl.Expr) -> pl.DataFrame:
+    """Findings from facts: `verdict` per fact, or the column of that name; `why` per finding.
+
+    A fact whose order of events neither a source nor the clocks establish, or which relies on page state across a
+    loss of telemetry, becomes `unproven` and names what is missing. `why` may use `n_pages`, `positions` (token
+    positions concerned), `others` and `other_names` (other requests), besides the columns of the finding.
+    """
+    if rows.is_empty():
+        return no_findings()
+    if verdict is not None:
+        rows = rows.with_columns(verdict=verdict)
+    rows = _against_clocks(context, _against_losses(context, _dated(context, rows)))
+    rows = rows.with_columns(verdict=pl.when(pl.col("missing").is_null()).then("verdict").otherwise(pl.lit("unproven")))
+    merged = _merged(rows)
+    merged = merged.with_columns(
+        n_pages=pl.col("pages").list.len(),
+        others=pl.col("other_requests").list.len(),
+        other_names=_some("other_requests"),
+        tenant_names=_some("other_tenants"),
+    ).with_columns(why=why)
+    unsure = pl.col("missing").is_not_null()
+    merged = merged.with_columns(
+        why=pl.when(unsure).then(pl.format("{}; not proved: {}", "why", "missing")).otherwise("why"),
+        engine=pl.when(pl.col("request").is_null()).then(site_of("pool")),
+    )
+    return findings(merged.sort("time_ns", maintain_order=True), rule)
+
+
+def _some(column: str) -> pl.Expr:
+    few = pl.col(column).list.head(3).list.join(", ")
+    more = pl.col(column).list.len().cast(pl.Int64) - 3
+    return pl.when(more > 0).then(pl.format("{} and {} more", few, more)).otherwise(few)
+
+
+def _dated(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add source, reference time and clock uncertainty of the two events that a fact compares."""
+    wanted = pl.concat([rows["ev"], rows["ev2"], rows["since"]]).drop_nulls().unique()
+    known = (
+        context.events.select("ev", "source", "ref_ns", "unc_ns")
+        .join(wanted.rename("ev").to_frame().lazy(), on="ev", how="semi")
+        .collect()
+    )
+    second = known.rename({"ev": "ev2", "source": "source2", "ref_ns": "ref2_ns", "unc_ns": "unc2_ns"})
+    unordered = pl.col("fact").is_in(ORDERED_OTHERWISE) | ((pl.col("fact") == "foreign") & (pl.col("x") == 1))
+    rows = rows.with_columns(pair=pl.when(~unordered).then(pl.coalesce("ev2", "since")))
+    return (
+        rows.join(known, on="ev", how="left", maintain_order="left")
+        .join(second.rename({"ev2": "pair"}), on="pair", how="left", maintain_order="left")
+        .with_columns(time_ns=pl.col("ref_ns"), missing=pl.lit(None, pl.String))
+    )
+
+
+def _against_clocks(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
+    """Events of two sources that clocks cannot order prove nothing about which came first."""
+    apart = pl.col("source2").is_not_null() & (pl.col("source") != pl.col("source2"))
+    width = pl.col("unc_ns").fill_null(2**61) + pl.col("unc2_ns").fill_null(2**61)
+    near = (pl.col("ref_ns") - pl.col("ref2_ns")).abs() <= width
+    rows = rows.with_columns(
+        missing=pl.when(pl.col("missing").is_null() & apart & near)
+        .then(pl.format("clocks that order {} and {}", "source2", "source"))
+        .otherwise("missing")
+    )
+    return _late_landings(context, rows)
+
+
+def _late_landings(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
+    """A read found positions unwritten, but another source reports the reader's own bytes at about that time."""
+    if not rows["fact"].is_in(["unwritten", "not_ready", "uncovered"]).any():
+        return rows
+    landings = (
+        context.events.filter(
+            (pl.col("event") == "page.write") & (pl.col("op") == "transfer") & (pl.col("phase") != "begin").fill_null(True)
+        )
+        .select(
+            *[pl.col(k) for k in ("request", "pool")],
+            landed_ev=pl.col("ev"),
+            landed_by=pl.col("source"),
+            landed_ns=pl.col("ref_ns"),
+            landed_unc=pl.col("unc_ns").fill_null(2**61),
+        )
+        .collect()
+    )
+    index = rows.with_row_index("_row")
+    met = index.join(landings, on=["request", "pool"]).filter(
+        (pl.col("landed_by") != pl.col("source"))
+        & (pl.col("landed_ev") > pl.col("ev"))
+        & (pl.col("landed_ns") - pl.col("ref_ns") <= pl.col("unc_ns").fill_null(2**61) + pl.col("landed_unc"))
+        & pl.col("fact").is_in(["unwritten", "not_ready", "uncovered"])
+    )
+    late = met.select("_row", landed_by="landed_by").unique("_row")
+    return (
+        index.join(late, on="_row", how="left", maintain_order="left")
+        .with_columns(
+            missing=pl.when(pl.col("missing").is_null() & pl.col("landed_by").is_not_null())
+            .then(pl.format("clocks that order {} and {}", "landed_by", "source"))
+            .otherwise("missing")
+        )
+        .drop("_row", "landed_by")
+    )
+
+
+def _against_losses(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
+    """A loss at a source that reports on the pool, after the state was set and before it was relied upon."""
+    losses = context.gaps.filter((pl.col("reason") != "midlife") & pl.col("before_ev").is_not_null())
+    if losses.is_empty():
+        return rows
+    reporters = (
+        context.events.filter(pl.col("source").is_in(losses["source"].unique().to_list()) & pl.col("pool").is_not_null())
+        .select("pool", loser="source")
+        .unique()
+        .collect()
+    )
+    index = rows.with_row_index("_row")
+    hit = (
+        index.filter(pl.col("since").is_not_null())
+        .join(reporters, on="pool")
+        .sort("since")
+        .join_asof(
+            losses.select("before_ev", "after_ev", "from_seq", "to_seq", loser="source").sort("before_ev"),
+            left_on="since",
+            right_on="before_ev",
+            by="loser",
+            strategy="forward",
+            check_sortedness=False,
+        )
+        .filter(pl.col("after_ev") <= pl.col("ev"))
+        .unique("_row", keep="first")
+        .select("_row", "loser", "from_seq", "to_seq")
+    )
+    return (
+        index.join(hit, on="_row", how="left", maintain_order="left")
+        .with_columns(
+            missing=pl.when(pl.col("loser").is_not_null())
+            .then(pl.format("events {} to {} of {}", "from_seq", "to_seq", "loser"))
+            .otherwise("missing")
+        )
+        .drop("_row", "loser", "from_seq", "to_seq")
+    )
+
+
+def _merged(rows: pl.DataFrame) -> pl.DataFrame:
+    """One row per affected side, pool and verdict, with all pages (and the generation last seen) and events."""
+    key = [*KEY, "tenant", "pool", "verdict", "missing"]
+    rows = rows.with_columns(
+        pl.when(pl.col("holder").is_null() | pl.col("request").is_not_null()).then("tenant").alias("tenant")
+    )
+    heads = rows.group_by(key, maintain_order=True).agg(
+        pl.col("other_request").drop_nulls().unique().sort().alias("other_requests"),
+        pl.col("other_tenant")
+        .filter(pl.col("other_tenant").is_not_null() & OTHER_TENANT.fill_null(True))
+        .unique()
+        .sort()
+        .alias("other_tenants"),
+        evs=pl.concat_list("ev2", "ev").explode().drop_nulls().unique().sort(),
+        time_ns=pl.col("time_ns").min(),
+        positions=pl.col("positions").sum(),
+        x=pl.col("x").max(),
+        facts=pl.col("fact").unique().sort(),
+    )
+    pages = (
+        rows.select(*key, "pages", "gens")
+        .explode("pages", "gens")
+        .drop_nulls("pages")
+        .group_by(*key, "pages")
+        .agg(pl.col("gens").max())
+        .sort("pages")
+        .group_by(key)
+        .agg("pages", "gens")
+    )
+    return heads.join(pages, on=key, how="left", nulls_equal=True, maintain_order="left")
