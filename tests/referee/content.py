@@ -133,6 +133,9 @@ class Content:
         if cell.writer == r and cell.foreign == {None}:
             # its own transfer brought bytes that nobody wrote
             self.w.report("unwritten-page-read", "integrity", r, page)
+        elif self.w.request(r).doubt(page.pool.home):
+            self.w.report("foreign-page-read", "unproven", r, page)
+            return
         else:
             self.w.report("foreign-page-read", verdict, r, page, others)
         self.taint(r, cell, tenants)
@@ -145,8 +148,8 @@ class Content:
     def unwritten(self, r: Req, page: Page, row: int, cell: Cell | None, e: Event) -> None:
         tenants = self.whose(r, cell) if cell else set()
         verdict, others = self.w.against(r, tenants)
-        if self.coming(r, page, e):
-            verdict, others = "unproven", set()  # its own write may have come first; the clocks do not say
+        if self.coming(r, page, e) or self.w.request(r).doubt(page.pool.home):
+            verdict, others = "unproven", set()  # its own write may have come first, or be lost
         self.w.report("unwritten-page-read", verdict, r, page, others)
         if self.awaited(r, page, row):
             self.w.report("read-before-ready", verdict, r, page, others)
@@ -204,7 +207,7 @@ class Content:
         missing = [x for x in missing if x in listed and listed[x].id not in listed[x].pool.reserved]
         if not missing:
             return
-        gap = bool(self.w.request(r).gaps)
+        gap = self.w.request(r).doubt()
         for x in missing[::size] + missing[-1:]:
             self.w.report("uncovered-read", "unproven" if gap else "integrity", r, listed[x])
         claims = [d.d["tokens"] for t in mine for d in t.done if d.d.get("tokens") is not None]
@@ -240,7 +243,7 @@ class Content:
         if self.order_open(page, e, r):
             self.w.report("late-read", "unproven", r, page)
             return
-        if page.dirty:
+        if page.dirty or self.w.request(r).doubt():
             self.unproven(r, page)
             return
         died = page.deaths.get(gen, -1)
@@ -385,7 +388,7 @@ class Content:
             return True
         return any(
             h.request is None
-            and h.tenant in (None, mine)
+            and (mine is None or h.tenant in (None, mine))
             and (h.kind == "session" or op in ("copy", "transfer", "load"))
             for h in page.owners
         )
@@ -433,7 +436,8 @@ class Content:
         bad: frozenset[Req | None] = frozenset()
         if how in ("foreign", "unwritten"):
             bad = (cell.foreign if cell else frozenset()) or authors or frozenset({None})
-        return Cell(r, r, page.gen, at, authors or me, bad, taint, legit)
+        lost = how == "unknown"
+        return Cell(r, r, page.gen, at, authors or me, bad, taint, legit, unknown=lost)
 
     def source_cell(self, r: Req, move: Movement | None, pos: int | None) -> tuple[str, Cell | None] | None:
         """Judgement and content of the row that a position comes from; None where it is not mapped."""
@@ -494,6 +498,9 @@ class Content:
         fresh: dict[int, Cell] = {}
         for row in range(dst.pool.tokens or 0):
             cell = src.rows.get(row)
+            if self.w.lost(src, row) or (cell is not None and cell.unknown):
+                dst.rows[row] = Cell(r, r, dst.gen, e.at, legit=legit, unknown=True)
+                continue
             if cell is None:
                 dst.rows.pop(row, None)
                 continue
@@ -533,7 +540,7 @@ class Content:
             if page.id not in place or (r, e.d["pool"]) in self.w.unreliable:
                 continue
             if place[page.id] != pos // (page.pool.tokens or 1):
-                verdict = "unproven" if self.w.request(r).gaps else "integrity"
+                verdict = "unproven" if self.w.request(r).doubt() else "integrity"
                 self.w.report("position-mismatch", verdict, r, page)
 
     def time_of(self, t: float, e: Event) -> float:

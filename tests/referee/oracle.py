@@ -94,6 +94,10 @@ class Referee:
             pool.covered = pool.home is not None and pool.home not in self.tl.midlife
             for page in pool.pages.values():
                 page.known = pool.covered
+        received = {req_of(e.d) for e in self.tl.events if e.kind == "request.received"}
+        for r, request in self.w.requests.items():
+            if r not in received:
+                request.maybe |= self.tl.midlife
 
     def run(self) -> list[dict[str, Any]]:
         handlers = {
@@ -123,11 +127,14 @@ class Referee:
         }
         for e in self.tl.events:
             if e.gap:
-                self.on_gap(e)
+                self.doubtful(e)
             if e.kind in handlers and e.valid():
                 if e.kind in HOLDING:
                     self.guards(e)
                 handlers[e.kind](e)
+            after = self.tl.by_source[e.source][e.k + 1 : e.k + 2]
+            if after and after[0].gap:
+                self.on_gap(after[0])
         self.at_end()
         return self.w.result()
 
@@ -183,15 +190,25 @@ class Referee:
                 self.w.window[key].clear()
 
     def on_gap(self, e: Event) -> None:
-        """Something went unrecorded on this source: its pages and the requests alive on it are uncertain."""
+        """Something went unrecorded on this source before e: its pages and requests are uncertain."""
         for pool in self.w.pools.values():
             if pool.home == e.source:
                 pool.gaps += 1
                 pool.gap_stamp = e.at
-        for (r, source), first in self.first_use.items():
-            if source != e.source or first >= e.k:
+        for rec in self.w.reads:
+            mine = {p for p in rec.open if e.source in (rec.event.source, p.pool.home)}
+            rec.open -= mine  # what would have closed it may be lost
+        self.doubtful(e)
+
+    def doubtful(self, e: Event) -> None:
+        """Requests that the source of a gap served, or may have served, before the gap ended."""
+        for r, request in self.w.requests.items():
+            first = self.first_use.get((r, e.source))
+            if first is None or first >= e.k:
+                if request.ended is None and (request.received is None or request.received.at < e.at):
+                    request.maybe.add(e.source)  # what the source did first for it may be lost
                 continue
-            request = self.w.request(r)
+            source = e.source
             owns = any(
                 self.holds(r, page)
                 for pool in self.w.pools.values()
@@ -282,7 +299,7 @@ class Referee:
                 page.owners.append(Holder(None, str(to), self.w.tenant(r)))
         elif not page.known:
             self.content.unproven(r, page)
-        elif not page.dirty and not self.w.request(r).gaps:
+        elif not page.dirty and not self.w.request(r).gaps and page.pool.home not in self.w.request(r).maybe:
             tenants = {h.tenant for h in page.owners if h.tenant} | self.w.tenants(set(page.sharers))
             verdict, others = self.w.against(r, tenants)
             self.w.report("double-ownership", verdict, r, page, others)
@@ -550,7 +567,7 @@ class Referee:
         if not tokens:
             return
         missing, late = self.missing(t, tokens, e)
-        gap = bool(self.w.request(t.request).gaps)
+        gap = self.w.request(t.request).doubt()
         for page in missing:
             verdict = "unproven" if gap or page in late else "integrity"
             self.w.report("false-transfer-complete", verdict, t.request, page)
@@ -610,7 +627,7 @@ class Referee:
             mine = self.w.tenant(loser)
             other = {t for t in takers if mine is not None and t != mine}
             verdict = "leak" if other else "integrity"
-            if not ended or page.dirty or (loser and self.w.request(loser).gaps):
+            if not ended or page.dirty or (loser and self.w.request(loser).doubt()):
                 verdict, other = "unproven", set()
             self.w.report("freed-in-step", verdict, loser, page, other)
 
@@ -659,7 +676,7 @@ class Referee:
             ended = self.w.request(t.request).ended
             since = max(t.start.ref, ended.ref if ended else t.start.ref)
             if self.end - since > self.bound:
-                gap = bool(self.w.request(t.request).gaps)
+                gap = self.w.request(t.request).doubt()
                 self.w.report(
                     "orphaned-pages", "unproven" if gap else "exposure", t.request, self.some_page(t)
                 )

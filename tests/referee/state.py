@@ -29,10 +29,15 @@ class Request:
     ended: Event | None = None  # first of finish (the last answer), abort, refusal
     taint: set[tuple[Req, frozenset[str]]] = field(default_factory=set)
     gaps: set[str] = field(default_factory=set)  # sources with a gap while it was alive there
+    maybe: set[str] = field(default_factory=set)  # sources that may have served it before a gap ended
 
     @property
     def exempt(self) -> bool:
         return self.traffic in OWN_TRAFFIC
+
+    def doubt(self, home: str | None = None) -> bool:
+        """Something done for it by a source (other than `home`) may not be on record."""
+        return bool((self.gaps | self.maybe) - {home})
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +57,7 @@ class Cell:
     foreign: frozenset[Req | None] = frozenset()
     taint: frozenset[tuple[Req, frozenset[str]]] = frozenset()
     legit: bool = True
+    unknown: bool = False  # copied from where the record does not reach
 
 
 @dataclass(frozen=True)
@@ -274,14 +280,25 @@ class World:
         other = {t for t in tenants if t != mine} if mine is not None else set()
         return ("leak" if other else "integrity"), other
 
+    def lost(self, page: Page, row: int) -> bool:
+        """What this row holds is not on record: it came before the trace, or a gap may have changed it."""
+        cell = page.rows.get(row)
+        if not page.known:
+            return cell is None
+        return page.dirty and (cell is None or cell.stamp < page.pool.gap_stamp)
+
     def judge(self, r: Req, page: Page, row: int, copier: bool = False) -> str:
         """`sound`, `foreign`, `unwritten`, `unknown` or, for copiers, `intact`: a former holder's bytes."""
+        how, cell = self.judge_known(r, page, row, copier), page.rows.get(row)
+        return "unknown" if cell is not None and cell.unknown and how != "unwritten" else how
+
+    def judge_known(self, r: Req, page: Page, row: int, copier: bool) -> str:
         if page.id in page.pool.reserved:
             return "sound"
         cell = page.rows.get(row)
         if not page.known and (cell is None or cell.writer != r):
             return "unknown"
-        if page.dirty and (cell is None or cell.stamp < page.pool.gap_stamp):
+        if self.lost(page, row):
             return "unknown"
         live = cell is not None and cell.gen == page.gen
         if cell is not None and live and cell.writer == r:
