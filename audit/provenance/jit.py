@@ -33,6 +33,9 @@ def _cache_dir() -> str:
     return os.path.join(base, "kernel-" + digest.hexdigest()[:16])
 
 
+ENTRY = "run"
+"""The only kernel function that Python calls; the others need no way in from there."""
+
 _ARRAYS: dict[str, tuple[Any, int]] = {
     **dict.fromkeys(("S", "C", "L", "N", "SP", "PP", "TP", "RG", "SCR", "FG"), (numba.int32, 2)),
     **dict.fromkeys(("E", "A", "R", "P", "SH", "PB", "TR", "TX", "RR", "ST", "FR"), (numba.int64, 2)),
@@ -72,7 +75,13 @@ def kernel(function: F) -> F:
     numba.config.CACHE_DIR = _cache_dir()
     try:
         compiled: F = numba.njit(
-            _signature(function), cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False
+            _signature(function),
+            cache=True,
+            nogil=True,
+            error_model="numpy",
+            no_cfunc_wrapper=True,
+            no_cpython_wrapper=function.__name__ != ENTRY,
+            _nrt=False,
         )(function)
     finally:
         numba.config.CACHE_DIR = before

@@ -1,0 +1,135 @@
+"""From events to a judgement: relations, replay, rules, incidents, and a verdict for every request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from kvwitness.audit import incidents, relations
+from kvwitness.audit.provenance.actors import Actors
+from kvwitness.audit.provenance.encode import COLUMNS, Encoder
+from kvwitness.audit.provenance.facts import named
+from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.provenance.pools import pools_of
+from kvwitness.audit.provenance.replay import Replay
+from kvwitness.audit.rules import RULES
+from kvwitness.audit.rules.model import FINDING_SCHEMA, Context, Rule
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the fraction that is done."""
+
+BATCH_EVENTS = 1 << 20
+
+
+def _silent(what: str, done: float) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The answer of an audit."""
+
+    findings: pl.DataFrame
+    """`FINDING_SCHEMA`, plus `seqs` (list of struct source, seq)."""
+    incidents: pl.DataFrame
+    requests: pl.DataFrame
+    """request, incarnation, tenant, verdict, missing."""
+    undecided: pl.DataFrame
+    """rule, missing: rules whose input never arrived in this record."""
+    page_events: int
+    events: int
+
+
+def judge(
+    events: pl.DataFrame,
+    *,
+    overrides: Mapping[str, Mapping[str, float | int | str]] | None = None,
+    rejected: pl.DataFrame | None = None,
+    rules: Iterable[Rule] | None = None,
+    progress: Progress = _silent,
+) -> Judgement:
+    """Judge a trace that is held in memory.
+
+    `events` has the columns of `kvwitness.audit.trace`; `rejected` (source, seq) are lines that were refused at the
+    door, whose numbers are not holes. `overrides` are rule parameters from configuration.
+    """
+    progress("ordering events", 0.0)
+    frame = ordered(events)
+    context, page_events = context_of(frame, overrides=overrides or {}, rejected=rejected, progress=progress)
+    return conclude(context, page_events, len(frame), rules=rules, progress=progress)
+
+
+def context_of(
+    frame: pl.DataFrame,
+    *,
+    overrides: Mapping[str, Mapping[str, float | int | str]],
+    rejected: pl.DataFrame | None = None,
+    progress: Progress = _silent,
+) -> tuple[Context, int]:
+    """Everything that rules look at, from events in replay order; and how many pages they touched."""
+    lazy = frame.lazy()
+    requests = relations.requests(lazy)
+    gaps = relations.gaps(lazy, rejected)
+    horizon = frame["ref_ns"].max() if len(frame) else 0
+    assert isinstance(horizon, int)
+    actors, pools = Actors(requests), pools_of(frame)
+    encoder = Encoder(actors, pools, frame["source"].unique(maintain_order=True).to_list())
+    replay = Replay(encoder)
+    narrow = frame.select(COLUMNS)
+    for start in range(0, len(narrow), BATCH_EVENTS):
+        progress("replaying page histories", start / max(1, len(narrow)))
+        replay.feed(narrow.slice(start, BATCH_EVENTS))
+    replay.orphans(horizon, len(frame) - 1)
+    facts = named(replay.take_facts(), actors, pools)
+    context = Context(lazy, requests, gaps, facts, horizon, overrides)
+    return context, replay.page_events
+
+
+def conclude(
+    context: Context,
+    page_events: int,
+    events: int,
+    *,
+    rules: Iterable[Rule] | None = None,
+    progress: Progress = _silent,
+) -> Judgement:
+    """Run the rules and group what they found."""
+    chosen = list(RULES.values() if rules is None else rules)
+    found = [pl.DataFrame(schema=FINDING_SCHEMA)]
+    for number, rule in enumerate(chosen):
+        progress(f"rule {rule.id}", number / len(chosen))
+        found.append(rule.query(context, rule.settings(context)))
+    findings = _with_seqs(context, pl.concat(found))
+    progress("grouping incidents", 1.0)
+    return Judgement(
+        findings=findings,
+        incidents=incidents.group(findings, context),
+        requests=incidents.request_verdicts(findings, context, page_events),
+        undecided=_undecided(context, chosen),
+        page_events=page_events,
+        events=events,
+    )
+
+
+def _with_seqs(context: Context, findings: pl.DataFrame) -> pl.DataFrame:
+    """Add source and seq of the proving events."""
+    index = findings.with_row_index("_row")
+    evs = index.select("_row", ev="evs").explode("ev").drop_nulls()
+    wanted = evs.select("ev").unique()
+    known = context.events.select("ev", "source", "seq").join(wanted.lazy(), on="ev", how="semi").collect()
+    seqs = (
+        evs.join(known, on="ev", maintain_order="left")
+        .group_by("_row", maintain_order=True)
+        .agg(seqs=pl.struct("source", "seq"))
+    )
+    return index.join(seqs, on="_row", how="left", maintain_order="left").drop("_row")
+
+
+def _undecided(context: Context, rules: Iterable[Rule]) -> pl.DataFrame:
+    """Rules that need a kind of event of which the record has none."""
+    kinds = set(context.events.select("event").unique().collect()["event"].to_list())
+    rows = [(rule.id, ", ".join(k for k in rule.needs if k not in kinds)) for rule in rules]
+    missing = [(rule, kinds) for rule, kinds in rows if kinds]
+    return pl.DataFrame(missing, schema={"rule": pl.String, "missing": pl.String}, orient="row")
