@@ -35,6 +35,7 @@ RESERVED = frozenset(
 )
 """Names of views and tables that results must not take."""
 _MARKER = re.compile(r"(\d{10})-was-replaced--please-reopen-store\.duckdb\.parquet")
+_TS = "time_ns as a timestamp (UTC)."
 _PAGE_EVENT_COLUMNS = (
     "time_ns", "event", "source", "seq", "request", "incarnation", "tenant", "pool", "gen", "op", "phase",
     "holder", "reason", "step", "transfer", "ingest", "ingest_row",
@@ -81,12 +82,14 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
         with duckdb.connect(":memory:", config={"threads": 1}) as con:
             con.execute(f"ATTACH {sql.text(str(path))} AS store (STORAGE_VERSION '{STORAGE_VERSION}')")
             con.execute("USE store")
+            con.execute("BEGIN")  # else every statement would be synced by itself
             _manifest_table(con, layout, manifest)
             _events_view(con, layout, manifest)
             _page_events_view(con)
             _segments_view(con, layout, manifest)
             _imports_view(con, layout)
             _result_views(con, layout, manifest)
+            con.execute("COMMIT")
             con.execute("USE memory")
             con.execute("DETACH store")
     except duckdb.Error as exc:
@@ -143,7 +146,7 @@ def _events_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manif
     branches.append(_branch(columns, sql.text(str(marker(layout, manifest.generation))), layout))
     con.execute("CREATE VIEW events AS " + " UNION ALL ".join(branches))
     _comment(con, "events", "Every event, one row each. Order by (source, seq), never by time.", COMMENTS)
-    _comment_column(con, "events", "ts", "time_ns as a timestamp (UTC).")
+    _comment_column(con, "events", "ts", _TS)
     _comment_column(con, "events", "segment", "The file that holds the row; changes with compaction.")
 
 
@@ -155,6 +158,7 @@ def _page_events_view(con: duckdb.DuckDBPyConnection) -> None:
     )
     picked = {c: COMMENTS[c] for c in _PAGE_EVENT_COLUMNS}
     _comment(con, "page_events", "One row for each page that an event touches.", picked)
+    _comment_column(con, "page_events", "ts", _TS)
     _comment_column(con, "page_events", "page", "Id of the page in `pool`.")
     _comment_column(con, "page_events", "position", "Place of the page in the event's list, from 0.")
 

@@ -1,0 +1,201 @@
+"""Compaction: the same rows in fewer files, and old readers told, never given less."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from kvwitness.audit.store import Store, StoreBusy, StoreError
+from kvwitness.audit.store.compaction import plan
+from kvwitness.audit.store.transaction import maintenance_lock
+from tests.store.support import assert_whole, events, flip, seqs, sha, sql_count
+
+
+def fill(store: Store, flushes: int, rows: int = 10, *, first: int = 0, name: str = "w") -> None:
+    with store.writer(name) as writer:
+        for n in range(flushes):
+            writer.append(events(rows, first + n * rows))
+            writer.flush()
+
+
+def test_compaction_keeps_every_row_and_its_order(store: Store) -> None:
+    fill(store, 6)
+    store.import_batches(iter([events(20, 0, source="other")]), sha256=sha("f"))
+    before = store.events().sort("ingest", "ingest_row").collect()
+    done = store.compact(grace_s=0)
+    assert (done.merged, done.into, done.rows, done.files_removed, done.damaged) == (7, 1, 80, 7, ())
+    (segment,) = store.segments()
+    assert segment.sealed
+    assert store.events().collect().equals(before, null_equal=True)  # stored in order of arrival
+    assert done.bytes_after < done.bytes_before
+    assert store.compact(grace_s=0).merged == 0
+    assert_whole(store)
+
+
+def test_old_files_stay_for_the_grace_period(store: Store) -> None:
+    fill(store, 3)
+    snapshot = store.snapshot()
+    lazy = snapshot.events(["seq"])
+    store.compact(grace_s=3600)
+    assert lazy.collect().height == 30
+    assert len(list((store.path / "live").glob("ev-w-*"))) == 3
+    assert sql_count(store) == 30
+    assert store.info()["waiting_for_removal"] == 3
+    fill(store, 2, first=30)
+    assert store.compact(grace_s=3600).rows == 50  # the retired files are not merged a second time
+    assert seqs(store) == list(range(50))
+    assert_whole(store)
+
+
+def test_a_snapshot_whose_files_are_gone_fails_and_says_so(store: Store) -> None:
+    fill(store, 3)
+    lazy = store.events(["seq"])
+    store.compact(grace_s=0)
+    with pytest.raises(StoreError, match="removed meanwhile"), store.reading():
+        lazy.collect()
+
+
+def test_removal_waits_for_grace_then_locks_out_then_waits_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 3)
+    con = store.connect()
+    count = "SELECT count(*) FROM events"
+    store.compact(grace_s=30)
+    clock = time.time_ns
+    monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: clock() + 29 * 10**9)
+    assert store.compact().files_removed == 0
+    assert con.execute(count).fetchone() == (30,)
+    # The grace is over: readers from before are locked out at once, the files go when these have settled.
+    monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: clock() + 31 * 10**9)
+    assert store.compact().files_removed == 0
+    with pytest.raises(duckdb.IOException, match=r"was-replaced--please-reopen-store\.duckdb"):
+        con.execute(count).fetchone()
+    monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: clock() + 62 * 10**9)
+    assert store.compact().files_removed == 3
+    assert sql_count(store) == 30
+    assert_whole(store)
+
+
+def test_an_open_connection_sees_new_segments_and_imports_at_once(store: Store) -> None:
+    with store.connect() as con:
+        fill(store, 2)
+        assert con.execute("SELECT count(*) FROM events").fetchone() == (20,)
+        store.import_batches(iter([events(5, 20)]), sha256=sha("f"))
+        assert con.execute("SELECT count(*) FROM events").fetchone() == (25,)
+        assert con.execute("SELECT kind, sum(rows)::INT FROM segments GROUP BY 1 ORDER BY 1").fetchall() == [
+            ("import", 5),
+            ("live", 20),
+        ]
+
+
+def test_reader_follows_compactions(store: Store) -> None:
+    fill(store, 3)
+    with store.reader() as reader:
+        for n in range(1, 4):
+            assert reader.query("SELECT count(*) AS n FROM events").item() == n * 30
+            store.compact(grace_s=0)
+            assert reader.query("SELECT count(*) AS n FROM events WHERE seq >= ?", [10]).item() == n * 30 - 10
+            fill(store, 3, first=n * 30)
+
+
+def test_reader_passes_on_errors_in_the_statement(store: Store) -> None:
+    with store.reader() as reader, pytest.raises(duckdb.CatalogException):
+        reader.query("SELECT * FROM nothing")
+
+
+def test_only_one_process_maintains(store: Store) -> None:
+    with (
+        maintenance_lock(store._layout, wait=False),
+        pytest.raises(StoreBusy, match="Another process is maintaining"),
+    ):
+        store.compact()
+    store.compact()
+
+
+def test_a_damaged_segment_is_left_alone_and_reported(store: Store) -> None:
+    fill(store, 4)
+    flip(store.path / "live/ev-w-0000000002.parquet", 500)
+    done = store.compact(grace_s=0)
+    assert done.merged == 3
+    assert "ev-w-0000000002" in done.damaged[0].message
+    assert {s.name for s in store.segments() if not s.sealed} == {"live/ev-w-0000000002.parquet"}
+
+
+def test_rows_are_rewritten_a_logarithmic_number_of_times(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewritten = 0
+    for n in range(12):
+        fill(store, 2, rows=5, first=n * 10)
+        rewritten += store.compact(grace_s=0).rows
+    assert len(store.segments()) < 6
+    assert rewritten <= 120 * 4
+    assert seqs(store) == list(range(120))
+
+
+def test_full_segments_are_not_merged_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvwitness.audit.store.compaction.TARGET_ROWS", 40)
+    fill(store, 9)
+    assert (done := store.compact(grace_s=0)).rows == 80
+    assert done.into == 2
+    assert plan(store.segments()) == []
+    assert_whole(store)
+
+
+def test_compaction_is_due_when_there_are_many_segments(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvwitness.audit.store.store.DUE_SEGMENTS", 3)
+    fill(store, 2)
+    assert not store.compaction_due()
+    fill(store, 1, first=20)
+    assert store.compaction_due()
+    store.compact()
+    assert not store.compaction_due()
+
+
+def test_row_groups_are_bounded_in_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvwitness.audit.store.segment.GROUP_BYTES", 400_000)
+    with store.writer("w") as writer:
+        writer.append(events(40, pages=[list(range(5000))] * 40))
+    metadata = pq.read_metadata(store.path / store.segments()[0].name)
+    assert metadata.num_row_groups >= 2
+    assert store.events(["pages"]).select(pl.col("pages").list.len().sum()).collect().item() == 200_000
+
+
+def test_marks_say_what_is_new_whatever_is_merged(store: Store) -> None:
+    fill(store, 3)
+    marks = store.snapshot().marks()
+    assert store.events(["seq"], since=marks).collect().height == 0
+    fill(store, 2, first=30)
+    store.import_batches(iter([events(4, 0, source="other")]), sha256=sha("f"))
+    store.compact(grace_s=0)
+    new = store.events(["source", "seq"], since=marks).sort("source", "seq").collect()
+    assert new["seq"].to_list() == [*range(30, 50), 0, 1, 2, 3]
+    with store.writer("w") as writer:
+        writer.append(events(1, 50))
+    assert store.events(["seq"], since=store.snapshot().marks()).collect().height == 0
+
+
+def test_segment_column(store: Store) -> None:
+    fill(store, 2)
+    names = store.events(["segment"]).collect()["segment"].unique().sort().to_list()
+    assert names == ["live/ev-w-0000000001.parquet", "live/ev-w-0000000002.parquet"]
+    with pytest.raises(StoreError, match="no column colour"):
+        store.events(["colour"])
+
+
+def test_sealed_files_that_the_manifest_never_named_are_removed(store: Store) -> None:
+    fill(store, 2)
+    stray = store.path / "sealed" / "ev-0123456789abcdef.parquet"
+    stray.write_bytes(Path(store.path / "live/ev-w-0000000001.parquet").read_bytes())
+    assert sql_count(store) == 20
+    assert [p.kind for p in store.verify()] == ["leftover"]
+    assert store.compact().leftovers.files == ("sealed/ev-0123456789abcdef.parquet",)
+    assert_whole(store)
