@@ -27,7 +27,7 @@ CONTENTS = _words("""
     prompt message text content completion logprob logit embed hiddenstate transcript conversation dialog
     utterance instruction question answer document response reply generated reasoning thinking thought
     toolcall functioncall arguments choices image audio video pixel multimodal snippet excerpt body
-    payload history input output query
+    payload vector activation history input output query
 """)
 """A name that contains one of these is content's: what users sent, models said, or numbers made from it."""
 CONTENT_NAMES = frozenset(_words("context contexts ragcontext system assistant chat turn turns delta"))
@@ -50,8 +50,15 @@ CATEGORIES = frozenset(
     _words("type format kind mode version status state encoding class source engine backend parser")
 )
 """Last words that turn a content name into that of a category, which may be a short word."""
-TOKEN_HINTS = frozenset(_words("tok toks token tokens id ids vocab sequence seq seqs"))
+TOKEN_HINTS = frozenset(_words("tok toks token tokens vocab sequence sequences"))
 """Words under which a long list of small integers is taken for token ids."""
+OTHER_IDS = frozenset(
+    _words("""
+        page pages block blocks slot slots rank ranks worker workers gpu gpus device devices layer layers
+        expert experts request requests req reqs step steps group groups node nodes virtual physical
+    """)
+)
+"""Words that say which ids a name ending in `ids` speaks of; without one they are taken for token ids."""
 MAX_NAME = 64
 """Longest name of a field outside the vocabulary; a longer one could be content itself."""
 
@@ -93,5 +100,7 @@ def sense(name: str) -> NameSense:
         measure=not MEASURES.isdisjoint(words) or whole.endswith(_MEASURE_ENDS),
         fingerprint=not FINGERPRINTS.isdisjoint(words) or whole.endswith(("hmac", "hash", "digest")),
         category=bool(words) and words[-1] in CATEGORIES,
-        token_hint=not TOKEN_HINTS.isdisjoint(words) or whole.endswith(("ids", "tokens")),
+        token_hint=not TOKEN_HINTS.isdisjoint(words)
+        or whole.endswith("tokens")
+        or (whole.endswith("ids") and OTHER_IDS.isdisjoint(words)),
     )

@@ -6,10 +6,13 @@ and in JSON that stands inside a string):
 - drops a value whose name speaks of content or of a secret (see `kvwitness.audit.trace.names`), unless the
   value can only be a measurement (`prompt_length: 12`), a fingerprint (`prompt_hash: "9f..."`) or a category
   (`response_type: "chat"`), or the name is the vocabulary's own and the value has that field's type;
-- drops a list of eight or more integers below 2**20 whose name hints at tokens or ids;
-- drops a string of more than 256 characters, one that looks like a credential, and one that contains `name =
-  value` or `name: value` with such a name;
-- drops a value whose name has more than 64 characters, and whatever is nested deeper than 32.
+- judges `{"key": NAME, "value": VALUE}` (also `name`, `header`) and `[NAME, VALUE]` as `{NAME: VALUE}`, and
+  drops an object whose `role` is that of a chat message;
+- drops a list of eight or more integers below 2**20 whose name hints at tokens or at ids of no known thing;
+- drops a string of more than 256 characters, one that looks like a credential, and one that has such a name
+  followed by `:` or `=` in it;
+- drops a value whose name has more than 64 characters or reads like a sentence, and whatever is nested deeper
+  than 32.
 
 In the vocabulary's own strings it replaces what looks like a credential, and an identifier of more than 1024
 characters, by `redacted:` and a hash, so that equal ones stay equal; it drops free text (`reason`, `path`,
@@ -42,6 +45,8 @@ MAX_IDENTIFIER = 1024
 MAX_DEPTH = 32
 """Deepest nesting of what is kept in `extra` and `ns`."""
 _MAX_EMBEDDED = 65536
+_LABELS = ("key", "name", "header", "attribute")
+_CHAT_ROLES = frozenset({"user", "assistant", "system", "tool", "developer", "function", "human", "model"})
 _TOKEN_LIST, _TOKEN_MAX = 8, 2**20
 
 CREDENTIAL = (
@@ -79,26 +84,24 @@ class Scrubber:
         return out
 
     def text(self, name: str, value: str) -> str | None:
-        """One of the vocabulary's own strings, or None where it must not be kept."""
+        """One of the vocabulary's own strings; None where it is free text that must not be kept."""
+        free = FIELDS[name].free_text
+        limit = MAX_TEXT if free else MAX_IDENTIFIER
         cleaned = self._embedded(value, name, 1)
-        if cleaned is _DROP:
-            self._count(name)
-            return None
-        kept = str(cleaned)
-        limit = MAX_TEXT if FIELDS[name].free_text else MAX_IDENTIFIER
-        if len(kept) <= limit and not _CREDENTIAL.search(kept):
-            return kept
+        if cleaned is not _DROP and len(cleaned) <= limit and not _CREDENTIAL.search(cleaned):
+            return str(cleaned)
         self._count(name)
-        if FIELDS[name].free_text:
+        if free:
             return None
-        return "redacted:" + hashlib.sha256(kept.encode("utf-8", "replace")).hexdigest()[:32]
+        # an identifier must stay one: equal ones equal, different ones different
+        return "redacted:" + hashlib.sha256(value.encode()).hexdigest()[:32]
 
     def _count(self, path: str) -> None:
         bump(self._dropped, path)
 
     def _field(self, name: str, value: Any, path: str, depth: int) -> Any:
-        if len(name) > MAX_NAME:
-            self._count(f"{path}(long name)")
+        if not is_name(name):
+            self._count(f"{path}(no name)")
             return _DROP
         full = path + name
         if not fits_vocabulary(name, value) and must_drop(sense(name), value):
@@ -112,6 +115,9 @@ class Scrubber:
         if not isinstance(value, dict | list):
             return value
         if depth >= MAX_DEPTH:
+            self._count(path)
+            return _DROP
+        if is_chat_message(value) or labels_content(value):
             self._count(path)
             return _DROP
         if isinstance(value, list):
@@ -142,6 +148,9 @@ class Scrubber:
             parsed = orjson.loads(inner)
         except orjson.JSONDecodeError:
             return _DROP if names_content(value) else value
+        name = path.rsplit(".", 1)[-1]
+        if isinstance(parsed, list) and is_name(name) and must_drop(sense(name), parsed):
+            return _DROP
         before = sum(self._dropped.values())
         kept = self._value(parsed, path, depth + 1)
         if kept is _DROP or sum(self._dropped.values()) == before:
@@ -165,6 +174,32 @@ def must_drop(name: NameSense, value: Any) -> bool:
         # such as prompt_tokens_details: {cached_tokens: 5}
         return not all(isinstance(v, int | float) and not k.isdigit() for k, v in value.items())
     return True
+
+
+def is_name(text: str) -> bool:
+    """Whether it could be the name of a field, rather than a sentence or worse."""
+    return len(text) <= MAX_NAME and text.isprintable() and text.count(" ") <= 2
+
+
+def is_chat_message(value: dict[str, Any] | list[Any]) -> bool:
+    """Whether it is an object like `{"role": "user", ...}`."""
+    return isinstance(value, dict) and any(
+        isinstance(v, str) and v.lower() in _CHAT_ROLES for k, v in value.items() if k.lower() == "role"
+    )
+
+
+def labels_content(value: dict[str, Any] | list[Any]) -> bool:
+    """Whether it is a name and a value side by side, and the name is content's or a secret's."""
+    if isinstance(value, list):
+        label, values = (value[0], value[1:]) if len(value) == 2 else (None, [])
+    else:
+        lower = {k.lower(): v for k, v in value.items()}
+        label = next((lower[k] for k in _LABELS if isinstance(lower.get(k), str)), None)
+        values = [v for k, v in lower.items() if k not in _LABELS]
+    if not isinstance(label, str):
+        return False
+    judged = sense(label[:MAX_NAME])
+    return any(not fits_vocabulary(label, v) and must_drop(judged, v) for v in values)
 
 
 def _harmless_word(name: NameSense, value: str) -> bool:

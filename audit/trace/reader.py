@@ -94,7 +94,7 @@ class TraceReader(Iterator[pa.RecordBatch]):
 
     def _keep_seq(self, source: object, seq: object) -> None:
         """A rejected line has used up its `seq`: remember it, lest it be taken for a telemetry gap."""
-        if type(seq) is int and (source is None or type(source) is str):
+        if type(seq) is int and 0 <= seq < 2**63 and (source is None or type(source) is str):
             self.report.rejected_seqs.append((source, seq))
 
 

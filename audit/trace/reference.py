@@ -61,7 +61,7 @@ used up that number, so it is not a hole in the telemetry. Every line is an even
   object
 - longer than {max_line} MiB
 - `t` or `event` missing, a required field missing, `t` and `time_unix_nano` at odds, a kind of more than
-  {max_kind} characters
+  {max_kind} characters or with control characters
 - a field that the kind defines with a value of a wrong type or out of range; a page list with a reversed
   range, an id outside 0 to 2**32-1, or more than {max_list} pages; a `tok` that is reversed
 - lists that must go together and do not: `to_pages` or `digests` with `pages`, `src_gen` with `src_pages`
@@ -87,8 +87,9 @@ def render() -> str:
             ("field", "form", "meaning"),
             [_field_row(FIELDS[name], "**" if name in ("t", "event") else "") for name in COMMON],
         ),
-        "## Kinds of event\n\nWith the fields of every event, these; the required ones are **bold**, and of fields "
-        "joined by *or* at least one is required.",
+        "## Kinds of event\n\nBesides the fields of every event. Required ones are **bold**; of fields "
+        "joined "
+        "by *or* at least one is required.",
         _table(("event", "fields", "meaning"), [_kind_row(kind) for kind in KINDS.values()]),
         "## Fields of the kinds",
         _table(("field", "form", "meaning"), [_field_row(f) for n, f in FIELDS.items() if n not in COMMON]),

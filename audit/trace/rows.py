@@ -7,6 +7,7 @@ import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,13 @@ class RowBuilder:
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._times, self._numbers, self._kinds = array("q"), array("q"), list[str]()
         self._extra = TextColumn("extra")
-        self._columns: dict[str, Column] = {
-            name: self._column(name) for name in FIELDS if name not in ("t", "event")
-        }
+        self._columns: dict[str, Column] = {}  # of the fields seen so far
 
     def _column(self, name: str) -> Column:
-        return column_for(FIELDS[name], self._weigh, lambda texts: self._clean(name, texts))
+        if name not in self._columns:
+            clean = partial(self._clean, name)
+            self._columns[name] = column_for(FIELDS[name], self._weigh, clean)
+        return self._columns[name]
 
     def _weigh(self, size: int) -> None:
         self.weight += size
@@ -88,7 +90,7 @@ class RowBuilder:
         except Rejected:
             self._undo(row)
             # a vocabulary field that is null is as good as absent
-            slim = {k: v for k, v in event.items() if v is not None or k not in self._columns}
+            slim = {k: v for k, v in event.items() if v is not None or k not in FIELDS}
             if len(slim) == len(event):
                 raise
             try:
@@ -128,6 +130,8 @@ class RowBuilder:
         kind, *names = key
         if len(kind) > MAX_KIND:
             raise Rejected(f"event: longer than {MAX_KIND} characters")
+        if not kind.isprintable():
+            raise Rejected("event: not a name")
         known = KINDS.get(kind)
         defined = defined_fields(kind)
         shape = _Shape(
@@ -141,13 +145,14 @@ class RowBuilder:
 
     def _put(self, name: str, strict: bool) -> _Put:
         """How to take in a field; a wrong type goes to `extra` where the kind does not define the field."""
-        column, spill = self._columns.get(name), self._spill
-        if column is None:
+        spill = self._spill
+        if name not in FIELDS:
 
             def unknown(row: int, value: Any) -> None:
                 spill[name] = value
 
             return unknown
+        column = self._column(name)
         put = column.put
         if FIELDS[name].form is Form.TIME:
             put = self._put_time(name, column)
@@ -216,17 +221,21 @@ class RowBuilder:
     def take(self) -> pa.RecordBatch:
         """The rows held so far as one batch; the builder starts afresh."""
         rows = self.rows
-        arrays: list[pa.Array] = []
-        dense = {"t": pa.array(np.array(self._times)), "event": pa.array(self._kinds, pa.string())}
-        for name in FIELDS:
-            arrays += [dense[name]] if name in dense else self._columns[name].finish(rows)
-            if name == "tenant_source":
-                arrays.append(pa.array(np.array(self._numbers)))
-        arrays += self._extra.finish(rows)
+        arrays = {
+            "time_ns": pa.array(np.array(self._times)),
+            "event": pa.array(self._kinds, pa.string()),
+            "line": pa.array(np.array(self._numbers)),
+            "extra": self._extra.finish(rows)[0],
+        }
+        for name, column in self._columns.items():
+            arrays.update(zip(FIELDS[name].column_names, column.finish(rows), strict=True))
         self._kinds.clear()
         del self._times[:], self._numbers[:]
         self.rows = self.weight = 0
-        return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+        return pa.RecordBatch.from_arrays(
+            [arrays[f.name] if f.name in arrays else pa.nulls(rows, f.type) for f in EVENT_SCHEMA],
+            schema=EVENT_SCHEMA,
+        )
 
 
 def _canonical(value: dict[str, Any]) -> str:

@@ -102,10 +102,13 @@ def _inflate(
     chunks: Iterator[bytes], new: Callable[[], Any], name: str, report: ImportReport
 ) -> Iterator[bytes]:
     """Decompress members or frames one after another; keep all that came before damage or a cut."""
+    padding = b"\0"  # tapes and block devices fill up with it; neither format begins a member so
     decoder, fed = new(), False
     for chunk in chunks:
         for start in range(0, len(chunk), _PIECE):
             piece = chunk[start : start + _PIECE]
+            if not fed:
+                piece = piece.lstrip(padding)
             while piece:
                 try:
                     out = decoder.decompress(piece)
@@ -116,7 +119,7 @@ def _inflate(
                     return
                 fed, piece = True, b""
                 if decoder.eof:
-                    piece, decoder, fed = decoder.unused_data, new(), False
+                    piece, decoder, fed = decoder.unused_data.lstrip(padding), new(), False
                 if out:
                     yield out
     if fed:

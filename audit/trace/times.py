@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 
 NANOSECONDS_FROM = 10**12
 """A number at or above this is nanoseconds since the epoch; below it is seconds."""
@@ -57,7 +57,7 @@ def _from_layout(line: bytes) -> int | None:
 def _text_of(name: str, line: bytes) -> bytes:
     """The digits of the top-level field `name` as the line has them."""
     found: list[bytes] = _NUMBER_OF[name].findall(line)
-    if len(found) == 1:
+    if len(found) == 1 and b"\\u" not in line:
         return found[0]
     # a nested object has a field of the same name, or the key is escaped: only a full parse can tell
     try:
@@ -79,7 +79,10 @@ def _from_text(text: bytes) -> int:
         return int(whole) * 10**9 + int(decimals.ljust(9, b"0"))
     if not _NUMBER.fullmatch(text):
         raise ValueError("not a number")
-    number = Decimal(text.decode())
+    try:
+        number = Decimal(text.decode())
+    except InvalidOperation:  # an exponent of more digits than any clock has
+        raise ValueError("out of range") from None
     if number < NANOSECONDS_FROM:
         number = number.scaleb(9, _EXACT)
     return int(number.to_integral_value(context=_EXACT))
