@@ -70,6 +70,15 @@ def test_negative_example_allows_nothing_at_all() -> None:
     assert outcome(judge_of(("a", "r1", "leak"), ("b", "r9", "unproven"))) == [True, False]
 
 
+def test_judge_that_raises_fails_the_example_and_says_how() -> None:
+    def judge(path: Path) -> Mapping[str, Any]:
+        raise IndexError("out of bounds")
+
+    assert [(r.passed, r.why) for r in check_examples(RULE, judge)] == [
+        (False, "raised IndexError: out of bounds")
+    ] * 2
+
+
 def test_engine_findings_count() -> None:
     rule = replace(RULE, positive=Example("fires", '{"event":"a"}', request=None, verdict="exposure"))
     assert outcome(judge_of(("a", None, "exposure"), engine=True), rule) == [True, True]
