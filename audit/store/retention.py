@@ -106,13 +106,12 @@ def retain(
     grace = grace_s if grace_s is not None else 0.0 if by_tenant else GRACE_S
     with maintenance_lock(layout, wait=True):
         snapshot = take(layout, cache)
+        # What cannot be read for certain cannot be searched for certain.
+        snapshot.check()
         doomed = Doomed(snapshot, tenant=tenant, older_than_ns=older_than_ns)
         affected = _affected(snapshot, doomed)
         gone = [s for s in snapshot.segments() if s.name in affected]
-        good, bad = rewrite.sound(layout, gone)
-        if bad:
-            raise bad[0]
-        new = [s for s in (_rewritten(layout, s, affected[s.name], doomed) for s in good) if s is not None]
+        new = [s for s in (_rewritten(layout, s, affected[s.name], doomed) for s in gone) if s is not None]
         removal = Removal(
             at_ns=time.time_ns(),
             rule="tenant" if by_tenant else "age",
