@@ -120,6 +120,7 @@ class Simulation:
         self.plan = plan
         self.rows, self.pages = rows, pages
         self._state = _new_state(plan, rows + 16, pages + 3 * plan.max_pages + 4 * sim.PREFIX_PAGES)
+        self.start_ns = int(self._state.globals[sim.TIME])
         self.tenant_of: NDArray[np.int32] = np.zeros(0, np.int32)
         """Tenant code per request code, as far as the run has come."""
 
@@ -141,7 +142,7 @@ class Simulation:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The events in the event schema, the description of the pools first."""
-        yield arrow.header(self.plan, int(self._state.globals[sim.TIME]))
+        yield arrow.header(self.plan, self.start_ns)
         for chunk in self.chunks():
             yield arrow.to_batch(chunk, self.plan)
 
@@ -154,6 +155,11 @@ class Simulation:
     def page_events(self) -> int:
         """Page-events so far."""
         return int(self._state.globals[sim.PAGE_EVENTS])
+
+    @property
+    def event_rows(self) -> int:
+        """Rows so far, those that describe the pools included."""
+        return int(self._state.globals[sim.ROWS])
 
     @property
     def requests(self) -> int:

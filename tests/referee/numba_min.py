@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 
 from tests.referee.exploded import ALLOC, READ, SHARE, WRITE
 
-_ALLOCATED, _UNKNOWN = -1, -3
+_ALLOCATED, _UNKNOWN, _NOBODY = 0x3FFFFFFF, 0x3FFFFFFE, 0x3FFFFFFD
+_TENANT, _SHARED = 0x3FFFFFFF, 0x40000000
 _LOW = np.int64(0xFFFFFFFF)
 
 
 class Shadow:
-    """One int64 per page: how often it was allocated, and the tenant of the last write since."""
+    """One uint32 per page: the tenant of the last write since its alloc, and whether it was shared since."""
 
     def __init__(self, pools: int, pool_pages: int) -> None:
         self.width = pool_pages
-        self._state: NDArray[np.int64] = np.full(pools * pool_pages, _UNKNOWN & 0xFFFFFFFF, np.int64)
+        self._state: NDArray[np.uint32] = np.full(pools * pool_pages, _UNKNOWN, np.uint32)
+        # Few pages are ever shared: only those get a count of their generations.
+        self._generations = numba.typed.Dict.empty(numba.int64, numba.int64)
         self._shared = numba.typed.Dict.empty(numba.int64, numba.int64)
         self._found: list[NDArray[np.int64]] = []
 
@@ -43,7 +46,7 @@ class Shadow:
         """
         out = np.empty((len(pages), 2), np.int64)
         rows = (ev, act, pool, request, tenant, offsets, pages)
-        n = _replay(*rows, self._state, self._shared, self.width, out)
+        n = _replay(*rows, self._state, self._generations, self._shared, self.width, out)
         if n:
             self._found.append(out[:n].copy())
 
@@ -74,36 +77,44 @@ def _replay(
     tenant: NDArray[np.int32],
     offsets: NDArray[np.int64],
     pages: NDArray[np.uint32],
-    state: NDArray[np.int64],
+    state: NDArray[np.uint32],
+    generations: Any,
     shared: Any,
     width: int,
     out: NDArray[np.int64],
 ) -> int:
     n = 0
     for i in range(len(act)):
-        what, base, mine = act[i], np.int64(pool[i]) * width, np.int64(tenant[i])
+        what, base = act[i], np.uint64(pool[i]) * np.uint64(width)
+        mine = np.uint32(tenant[i] if tenant[i] >= 0 else _NOBODY)
+        first, end = np.uint64(offsets[i]), np.uint64(offsets[i + 1])
         if what == ALLOC:
-            for j in range(offsets[i], offsets[i + 1]):
-                at = base + pages[j]
-                state[at] = ((state[at] >> 32) + 1) << 32 | (_ALLOCATED & _LOW)
+            for j in range(first, end):
+                at = base + np.uint64(pages[j])
+                if state[at] & _SHARED:
+                    generations[np.int64(at)] += 1
+                state[at] = _ALLOCATED
         elif what == WRITE:
-            for j in range(offsets[i], offsets[i + 1]):
-                at = base + pages[j]
-                state[at] = (state[at] & ~_LOW) | (mine & _LOW)
+            for j in range(first, end):
+                at = base + np.uint64(pages[j])
+                state[at] = (state[at] & np.uint32(_SHARED)) | mine
         elif what == READ:
-            for j in range(offsets[i], offsets[i + 1]):
-                at = base + pages[j]
-                last = state[at] & _LOW
-                if last != mine or mine < 0:
-                    writer = np.int64(np.int32(last))
-                    key = at << 32 | request[i]
-                    shut = writer in (_ALLOCATED, _UNKNOWN)
-                    if shut or shared.get(key, np.int64(-1)) != state[at] >> 32:
+            for j in range(first, end):
+                at = base + np.uint64(pages[j])
+                last = state[at] & np.uint32(_TENANT)
+                if last != mine or mine == _NOBODY:
+                    page = np.int64(at)
+                    mark = shared.get(page << 32 | request[i], np.int64(-1))
+                    if last in (_ALLOCATED, _UNKNOWN) or mark < 0 or mark != generations[page]:
                         out[n, 0] = ev + i
                         out[n, 1] = np.int64(pool[i]) << 32 | pages[j]
                         n += 1
         elif what == SHARE:
-            for j in range(offsets[i], offsets[i + 1]):
-                at = base + pages[j]
-                shared[at << 32 | request[i]] = state[at] >> 32
+            for j in range(first, end):
+                at = base + np.uint64(pages[j])
+                page = np.int64(at)
+                if page not in generations:
+                    generations[page] = 0
+                state[at] |= np.uint32(_SHARED)
+                shared[page << 32 | request[i]] = generations[page]
     return n

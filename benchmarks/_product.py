@@ -1,0 +1,55 @@
+"""The one place where the benchmarks know how the product replays and audits.
+
+Everything else asks for `KernelReplay` and `audit_store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from kvwitness.audit.provenance import encode
+from kvwitness.audit.provenance.actors import Actors
+from kvwitness.audit.provenance.encode import Encoded, Encoder
+from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.provenance.pools import pools_of
+from kvwitness.audit.provenance.replay import Replay
+from kvwitness.audit.relations import requests
+
+OVERVIEW = ("engine.pool", "engine.limits", "engine.clock", "request.received", "request.finished")
+"""Kinds of event that must be known before the replay begins."""
+
+
+class KernelReplay:
+    """The full shadow replay, step by step, so that each step can be timed alone."""
+
+    def __init__(self, overview: Iterable[pa.RecordBatch]) -> None:
+        """`overview`: the events of the kinds in `OVERVIEW` of the whole trace."""
+        events = ordered(pl.from_arrow(pa.Table.from_batches(overview)))
+        actors = Actors(requests(events.lazy()))
+        sources = events["source"].unique(maintain_order=True).to_list()
+        self._encoder = Encoder(actors, pools_of(events), sources)
+        self._replay = Replay(self._encoder)
+        self._ev = 0
+
+    def order(self, batch: pa.RecordBatch) -> pl.DataFrame:
+        """Events in replay order, cut down to what the replay looks at."""
+        frame = ordered(pl.from_arrow(batch), self._ev).select(encode.COLUMNS)
+        self._ev += len(frame)
+        return frame
+
+    def encode(self, events: pl.DataFrame) -> Encoded:
+        """Integers in columns and flat page lists."""
+        return self._encoder.encode(events)
+
+    def replay(self, batch: Encoded) -> None:
+        """The kernel itself."""
+        self._replay.replay(batch)
+
+
+def audit_store(path: Path) -> dict[str, int]:
+    """The whole audit of a store, from its segments to judged incidents; counts of what it found."""
+    raise NotImplementedError(path)
