@@ -178,8 +178,9 @@ def _answers(named: pl.LazyFrame) -> pl.LazyFrame:
 def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataFrame:
     """Known loss per source in `GAP_SCHEMA`: holes in `seq`, declared losses, lives older than the record.
 
-    `rejected` (columns `source`, `seq`) are lines that could not be read: they consumed their number, so
-    a hole that consists of them is none. A source without `seq` has only what it declares.
+    `rejected` (columns `source`, null where none was named, and `seq`) are lines that could not be read: they
+    consumed their number, so a hole that consists of them is none. A source without `seq` has only what it
+    declares.
     """
     known = rejected if rejected is not None else pl.DataFrame(schema=REJECTED_SCHEMA)
     steps = events.filter(pl.col("source").is_not_null()).select(
@@ -222,7 +223,7 @@ def _holes(steps: pl.DataFrame) -> pl.DataFrame:
 def _without_rejected(holes: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
     """Take the numbers of unreadable lines off the holes."""
     inside = (
-        holes.join(rejected.unique(), on="source")
+        holes.join(rejected.with_columns(pl.col("source").fill_null("")).unique(), on="source")
         .filter(pl.col("seq").is_between("from_seq", "to_seq"))
         .group_by("source", "after_ev")
         .agg(known=pl.len().cast(pl.Int64))

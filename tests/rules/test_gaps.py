@@ -73,3 +73,19 @@ def test_page_state_that_rests_on_what_was_lost() -> None:
     (found,) = judge(ID, context_of(trace, [fact]))
     assert (found["request"], found["verdict"], found["pages"]) == ("r2", "unproven", [4])
     assert verdicts(ID, context_of(trace, [fact | {"since": 2}])) == [(None, "unproven")]
+
+
+def test_pages_that_were_filled_before_the_record_began() -> None:
+    trace = page(page(Trace(), 1, "page.alloc", tenant="t-a"), 2, "page.read", pages=[4, 5])
+    fact = {
+        "fact": "unknown",
+        "ev": 1,
+        "since": None,
+        "request": "r1",
+        "incarnation": 0,
+        "tenant": "t-a",
+        "pool": "e/0/kv",
+        "pages": [5],
+    }
+    (found,) = judge(ID, context_of(trace, [fact]))
+    assert (found["request"], found["verdict"], found["pages"]) == ("r1", "unproven", [5])

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from kvwitness.audit.relations import GAP_SCHEMA, REQUEST_SCHEMA, gaps, requests
+from kvwitness.audit.relations import GAP_SCHEMA, REJECTED_SCHEMA, REQUEST_SCHEMA, gaps, requests
 from tests.rules.traces import Trace, events_of
 
 
@@ -18,8 +18,8 @@ def row(trace: Trace, request: str = "r1", incarnation: int = 0) -> dict[str, An
     )
 
 
-def losses(trace: Trace, rejected: list[tuple[str, int]] | None = None) -> list[tuple[Any, ...]]:
-    known = pl.DataFrame(rejected, schema=["source", "seq"], orient="row") if rejected else None
+def losses(trace: Trace, rejected: list[tuple[str | None, int]] | None = None) -> list[tuple[Any, ...]]:
+    known = pl.DataFrame(rejected, schema=REJECTED_SCHEMA, orient="row") if rejected else None
     frame = gaps(events_of(trace).lazy(), known)
     assert frame.schema == GAP_SCHEMA
     return frame.select("source", "from_seq", "to_seq", "dropped", "reason").rows()
@@ -93,6 +93,11 @@ def test_a_hole_in_the_numbers_is_a_loss() -> None:
 def test_unreadable_lines_consumed_their_numbers() -> None:
     trace = Trace().add(1, "e/0", "x").add(2, "e/0", "x", seq=4).add(3, "e/0", "x", seq=7)
     assert losses(trace, [("e/0", 2), ("e/0", 3), ("e/0", 5)]) == [("e/0", 5, 6, 1, "hole")]
+
+
+def test_unreadable_lines_of_a_source_without_a_name_count_too() -> None:
+    trace = Trace().add(1, "", "x").add(2, "", "x", seq=3)
+    assert losses(trace, [(None, 2)]) == []
 
 
 def test_a_declared_loss_and_its_hole_are_one() -> None:
