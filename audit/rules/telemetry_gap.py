@@ -28,10 +28,12 @@ ENDS = ["request.finished", "request.aborted", "request.rejected"]
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Find the requests that a loss touched: alive on its source, or relying on page state across it.
 
-    A loss that touches no request is a finding of its engine.
+    A loss that touches no request is a finding of its engine. A request that read what was written
+    before the record began cannot be judged either.
     """
+    unknown = _reading_the_unknown(context)
     if context.gaps.is_empty():
-        return report(context, ID, pl.DataFrame())
+        return report(context, ID, unknown)
     lives = _lives(context)
     across = _across(lives, context.gaps.filter(pl.col("reason") != "midlife"))
     older = _older(lives, context.gaps.filter(pl.col("reason") == "midlife"), float(settings["skew_s"]))
@@ -41,9 +43,9 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     met = pl.concat([touched.select("source", "after_ev"), resting.select("source", "after_ev")])
     losses = context.gaps.filter(pl.col("reason") != "midlife")
     alone = losses.join(met, on=["source", "after_ev"], how="anti", nulls_equal=True)
-    return report(
-        context, ID, pl.concat([requests, _describe(resting), _describe(alone)], how="diagonal_relaxed")
-    )
+    unknown = unknown.join(touched, on=KEY, how="anti")
+    parts = [requests, _describe(resting), _describe(alone), unknown]
+    return report(context, ID, pl.concat(parts, how="diagonal_relaxed"))
 
 
 def _lives(context: Context) -> pl.DataFrame:
@@ -122,6 +124,24 @@ def _resting_on_lost_state(context: Context) -> pl.DataFrame:
         pages=pl.col("pages").explode().unique().sort(), read_ev=pl.col("ev").min()
     )
     return grouped.with_columns(reason=pl.lit("state"))
+
+
+def _reading_the_unknown(context: Context) -> pl.DataFrame:
+    """Requests that read pages whose content came before the record began: nobody can say whose it was."""
+    rows = context.facts.filter((pl.col("fact") == "unknown") & pl.col("request").is_not_null())
+    grouped = rows.group_by(*KEY, "tenant", "pool", maintain_order=True).agg(
+        pages=pl.col("pages").explode().unique().sort(), evs=pl.col("ev").min().implode()
+    )
+    return grouped.with_columns(
+        verdict=pl.lit("unproven"),
+        why=pl.format(
+            "{} read {} pages of {} that were filled before the record begins",
+            "request",
+            pl.col("pages").list.len(),
+            "pool",
+        ),
+        missing=pl.format("who wrote those pages of {} before the record begins", "pool"),
+    )
 
 
 _COLUMNS = [*KEY, "tenant", "source", "before_ev", "after_ev", "from_seq", "to_seq", "dropped", "reason"]

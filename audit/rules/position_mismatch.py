@@ -1,0 +1,74 @@
+"""A request used a page at another place of its table than the page's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from kvwitness.audit.rules._extent import EXTENT, counted
+from kvwitness.audit.rules._pages import facts, judge
+from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+
+ID = "position-mismatch"
+
+
+def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
+    """Find writes and reads whose positions do not belong to the page that they name."""
+    rows = counted(facts(context, ["position"]))
+    why = pl.format("used {} for tokens whose place in its page table is elsewhere", EXTENT)
+    return judge(context, ID, rows, pl.lit("integrity"), why)
+
+
+RULE = Rule(
+    id=ID,
+    title="A page was used at another place than its own",
+    verdicts=(Verdict.INTEGRITY,),
+    severity="high",
+    meaning=(
+        "The pages of a request stand in the order of its tokens: by allocation, by the place where a "
+        "share puts them, or by the place of the page that a copy or move came from. A write or read named "
+        "a page for positions that belong on another one: content lands at a wrong place, over what "
+        "was right, and the right place stays unwritten."
+    ),
+    needs=("page.alloc",),
+    false_positives=(
+        "Engines that hand out pages in another order than that of the tokens, such as sparse or ring "
+        "layouts, in a pool of kind `kv`, `draft` or `index`; a preemption that is not recorded."
+    ),
+    references=("tenstorrent/tt-metal#55630",),
+    atlas=("AML.T0031",),
+    cwe=("CWE-129", "CWE-787"),
+    query=query,
+    positive=Example(
+        title="the second chunk starts over at the first page",
+        request="r1",
+        verdict="integrity",
+        trace="""\
+{"t":1.0,"seq":1,"source":"e/0","event":"engine.pool","pool":"e/0/kv","page_tokens":4,"pages_total":16}
+{"t":2.0,"seq":2,"source":"e/0","event":"page.alloc","pool":"e/0/kv","pages":[3,4],"request":"r1",\
+"tenant":"t-a"}
+{"t":2.1,"seq":3,"source":"e/0","event":"page.write","pool":"e/0/kv","pages":[3],"request":"r1",\
+"op":"forward","tok":[0,4]}
+{"t":2.2,"seq":4,"source":"e/0","event":"page.write","pool":"e/0/kv","pages":[3],"request":"r1",\
+"op":"forward","tok":[4,8]}
+""",
+    ),
+    negative=Example(
+        title="window frees keep the places of the pages that stay",
+        trace="""\
+{"t":1.0,"seq":1,"source":"e/0","event":"engine.pool","pool":"e/0/kv","page_tokens":4,"pages_total":16}
+{"t":2.0,"seq":2,"source":"e/0","event":"page.alloc","pool":"e/0/kv","pages":[3,4],"request":"r1",\
+"tenant":"t-a"}
+{"t":2.1,"seq":3,"source":"e/0","event":"page.write","pool":"e/0/kv","pages":[3,4],"request":"r1",\
+"op":"forward","tok":[0,8]}
+{"t":2.2,"seq":4,"source":"e/0","event":"page.free","pool":"e/0/kv","pages":[3],"request":"r1",\
+"reason":"window"}
+{"t":2.3,"seq":5,"source":"e/0","event":"page.alloc","pool":"e/0/kv","pages":[5],"request":"r1"}
+{"t":2.4,"seq":6,"source":"e/0","event":"page.write","pool":"e/0/kv","pages":[5],"request":"r1",\
+"op":"forward","tok":[8,12]}
+{"t":2.5,"seq":7,"source":"e/0","event":"page.read","pool":"e/0/kv","pages":[4,5],"request":"r1",\
+"op":"decode","tok":[4,12]}
+""",
+    ),
+)
