@@ -1,16 +1,18 @@
 """The one place where the benchmarks know how the product replays and audits.
 
-Everything else asks for `KernelReplay` and `audit_store`.
+Everything else asks for `KernelReplay`, `audit_store` and `summary`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 
+from kvwitness.audit import runs
 from kvwitness.audit.provenance import encode
 from kvwitness.audit.provenance.actors import Actors
 from kvwitness.audit.provenance.encode import Encoded, Encoder
@@ -18,6 +20,8 @@ from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.pools import pools_of
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.relations import requests
+from kvwitness.audit.runs import AuditRun
+from kvwitness.audit.store import Store
 
 OVERVIEW = ("engine.pool", "engine.limits", "engine.clock", "request.received", "request.finished")
 """Kinds of event that must be known before the replay begins."""
@@ -50,6 +54,37 @@ class KernelReplay:
         self._replay.replay(batch)
 
 
-def audit_store(path: Path) -> dict[str, int]:
-    """The whole audit of a store, from its segments to judged incidents; counts of what it found."""
-    raise NotImplementedError(path)
+@dataclass(frozen=True)
+class Audited:
+    """What an audit said, as far as the benchmarks check it."""
+
+    incidents: dict[str, int]
+    """Verdict -> number of incidents."""
+    findings: dict[str, int]
+    """Rule -> number of findings."""
+    proofs: set[tuple[str, str, int]]
+    """(request, source, seq) of every event that proves a finding."""
+    requests: set[str]
+    """Requests with a finding."""
+
+
+def audit_store(path: Path) -> AuditRun:
+    """The whole audit of a store, from its segments on disk to results kept in it."""
+    return runs.audit_store(Store.open(path))
+
+
+def summary(run: AuditRun) -> Audited:
+    """What `run` found; not part of what is measured."""
+    judgement = run.judgement
+    named = judgement.findings.filter(pl.col("request").is_not_null())
+    proofs = named.select("request", "seqs").explode("seqs").drop_nulls().unnest("seqs")
+    return Audited(
+        incidents=_tally(judgement.incidents["verdict"]),
+        findings=_tally(judgement.findings["rule"]),
+        proofs=set(proofs.select("request", "source", "seq").iter_rows()),
+        requests=set(named["request"]),
+    )
+
+
+def _tally(column: pl.Series) -> dict[str, int]:
+    return dict(column.value_counts(sort=True).iter_rows())

@@ -110,7 +110,8 @@ def emit(st: State, kind: int, source: int, s: int, pool: int, a: int, b: int, c
     row[B] = b
     row[C] = c
     row[END] = g[OUT_PAGES]
-    g[PAGE_EVENTS] += g[OUT_PAGES] - start
+    if kind != BEGIN:  # a transfer touches no page by itself; its reads and landings do
+        g[PAGE_EVENTS] += g[OUT_PAGES] - start
     g[ROWS] += 1
     g[OUT_ROWS] += 1
 
@@ -235,7 +236,7 @@ def admit(st: State, s: int, gateway: int) -> bool:
     elif draw(st.globals, MILLION) < g[SHARE_PPM]:
         choose_prefix(st, s, pool)
     st.pools[pool, PROMISED] += n - slot[SHARED]
-    g[PROMISED_EVENTS] += 4 * n + (5 * prompt if src >= 0 else slot[KEPT] - slot[SHARED])
+    g[PROMISED_EVENTS] += 4 * n + (3 * prompt if src >= 0 else slot[KEPT] - slot[SHARED])
     reply = (decode + 1) * g[PAGE_TOKENS]
     emit(st, RECEIVED, gateway, s, ABSENT, slot[PROMPT_TOKENS], reply, ABSENT)
     return True

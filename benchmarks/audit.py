@@ -88,11 +88,8 @@ def measure_size(
         once = name in ("ingest", "audit") and repeat is None
         print(f"{label}: {MEASURES[name]} ...", file=sys.stderr, flush=True)
         out[name] = measure(name, page_events, seed, work, 1 if once else times)
-    trace = next((r for r in out.values() if r.get("page_events")), {})
     for result in out.values():
         if "error" not in result:
-            result["page_events"] = result["page_events"] or trace["page_events"]
-            result["rows"] = result["rows"] or trace["rows"]
             result["ns_per_event"] = result["cpu_s"] / result["page_events"] * 1e9
             result["million_per_s_core"] = 1e3 / result["ns_per_event"]
             result["million_per_s_wall"] = result["page_events"] / result["wall_s"] / 1e6
@@ -136,6 +133,10 @@ def notes(results: dict[str, Result]) -> list[str]:
         right = all(r["as_planted"] for r in judged.values())
         told = "exactly the planted reads" if right else "NOT the planted reads"
         out.append(f"{', '.join(judged)}: {'same answer' if same else 'DIFFERENT ANSWERS'}, {told}")
+    if "audit" in good:
+        r = good["audit"]
+        found, wrong = r["planted_found"], r["requests_wrongly_named"]
+        out.append(f"audit: {found} of {r['planted']} planted reads found, {wrong} other requests named")
     if "ingest" in good:
         r = good["ingest"]
         rate = r["rows"] / r["wall_s"]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.pools import Plan, Simulation, explode, mean_run
+from kvwitness.audit.pipeline import judge
 from tests.referee import duckdb_rule, numba_min, polars_rule
 from tests.referee.exploded import ALLOC, READ, SCHEMA, SHARE, WRITE, exploded
 
@@ -77,6 +78,23 @@ def test_event_schema_explodes_to_the_same_rows() -> None:
     columns = ["ev", "slot", "act"]
     assert again.select(columns).equals(events.select(columns))
     assert pairs(polars_rule.flagged(again.lazy())) == planted
+
+
+def test_product_finds_planted_reads_and_clears_the_rest() -> None:
+    """The whole audit names every planted read, and nobody whom no planted read touched."""
+    simulation = Simulation(SMALL)
+    judged = judge(pl.from_arrow(pa.Table.from_batches(list(simulation.batches()))))
+    planted = {(p.rule, p.request, p.source, p.seq) for p in simulation.planted}
+    told = judged.findings.explode("seqs").unnest("seqs")
+    assert planted <= set(told.select("rule", "request", "source", "seq").iter_rows())
+    assert set(judged.findings["request"]) == {p.request for p in simulation.planted}
+
+
+def test_product_finds_nothing_in_health() -> None:
+    simulation = Simulation(replace(SMALL, violations=0))
+    judged = judge(pl.from_arrow(pa.Table.from_batches(list(simulation.batches()))))
+    assert judged.findings.is_empty()
+    assert set(judged.requests["verdict"]) == {"clean", "shared"}
 
 
 def test_same_plan_same_trace_and_pools_are_aged() -> None:
