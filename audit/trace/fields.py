@@ -162,6 +162,3 @@ COMMON: tuple[str, ...] = (
     "tenant_source",
 )
 """Fields that any event may have; `t` and `event` are required."""
-
-ALIASES: dict[str, str] = {f.alias: f.name for f in _ALL if f.alias}
-"""Second JSON name -> field name."""

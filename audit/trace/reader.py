@@ -51,9 +51,13 @@ class TraceReader(Iterator[pa.RecordBatch]):
                     report.lines += 1
                     self._line(report.lines, line)
                     if rows.rows >= batch_rows or rows.weight > BATCH_BYTES:
-                        yield rows.take()
-        if rows.rows:
-            yield rows.take()
+                        yield from self._take()
+        yield from self._take()
+
+    def _take(self) -> Iterator[pa.RecordBatch]:
+        batch = self._rows.take()
+        if batch.num_rows:
+            yield batch
 
     def _line(self, number: int, line: bytes) -> None:
         report = self.report

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvwitness.audit.trace.columns import Column, Rejected, TextColumn, column_for
-from kvwitness.audit.trace.fields import ALIASES, FIELDS
+from kvwitness.audit.trace.fields import FIELDS
 from kvwitness.audit.trace.model import Form, Kind
 from kvwitness.audit.trace.pages import page_ranges
 from kvwitness.audit.trace.privacy import CREDENTIAL, MAX_TEXT, Scrubber
 from kvwitness.audit.trace.report import ImportReport, bump
 from kvwitness.audit.trace.schema import EVENT_SCHEMA
-from kvwitness.audit.trace.times import time_ns
+from kvwitness.audit.trace.times import time_ns, usual_time
 from kvwitness.audit.trace.vocabulary import KINDS, defined_fields
 
 MAX_KIND = 128
@@ -30,7 +30,7 @@ MAX_KIND = 128
 _MAX_SHAPES = 4096
 _SPACED = re.compile(rb"[ \t\r]:")
 _SUSPECT = r"^[\s\x{feff}]*[{\[\"]|" + CREDENTIAL
-_TIME_ALIASES = tuple(a for a, name in ALIASES.items() if name == "t")
+_TIME_ALIAS = FIELDS["t"].alias or ""
 _Put = Callable[[int, Any], None]
 
 
@@ -78,11 +78,18 @@ class RowBuilder:
 
         The kind and the time are taken out of `event`.
         """
-        _check_keys(line, event)
+        # A key that no space follows ends in `":`, so where the numbers are equal no key can occur twice.
+        # (32, 9 and 13 are space, tab and return: much the quickest way to look for one byte.)
+        if line.count(b'":') != len(event) or 32 in line or 9 in line or 13 in line:
+            _check_keys(line, event)
         kind = event.pop("event", None)
         if type(kind) is not str:
             raise Rejected("event: missing" if kind is None else "event: not a string")
-        time = _time(line, event)
+        time = None if _TIME_ALIAS in event else usual_time(line)
+        if time is None:
+            time = _time(line, event)
+        else:
+            del event["t"]
         self._line = line
         row = self.rows
         try:
@@ -252,22 +259,17 @@ def _missing(kind: Kind, names: list[str]) -> str | None:
 
 
 def _time(line: bytes, event: dict[str, Any]) -> int:
-    """Take the time out of an event, under any of its names."""
+    """Take the time out of an event, under either of its names."""
+    found = {name: event.pop(name) for name in ("t", _TIME_ALIAS) if name in event}
     try:
-        time = event.pop("t", None)
-        first = None if time is None else time_ns("t", time, line)
-        for name in _TIME_ALIASES:
-            if event.get(name) is not None:
-                other = time_ns(name, event[name], line)
-                if first is not None and other != first:
-                    raise Rejected(f"t: differs from {name}")
-                first = other
-            event.pop(name, None)
+        times = {time_ns(name, value, line) for name, value in found.items() if value is not None}
     except ValueError as error:
         raise Rejected(f"t: {error}") from None
-    if first is None:
+    if not times:
         raise Rejected("t: missing")
-    return first
+    if len(times) > 1:
+        raise Rejected(f"t: differs from {_TIME_ALIAS}")
+    return times.pop()
 
 
 def _check_parallel(event: dict[str, Any], items: str, pages: str) -> None:
@@ -282,11 +284,7 @@ def _check_parallel(event: dict[str, Any], items: str, pages: str) -> None:
 
 def _check_keys(line: bytes, event: dict[str, Any]) -> None:
     """Reject a line in which a key occurs twice; the parser silently takes the last."""
-    spaced = (32 in line or 9 in line or 13 in line) and _SPACED.search(line) is not None
-    # (the numbers are the codes of space, tab and return: much the quickest way to look for one byte)
-    # a key that no space follows ends in `":`, so where the numbers are equal no key can occur twice
-    if not spaced and line.count(b'":') == len(event):
-        return
+    spaced = _SPACED.search(line) is not None
     if not spaced and line.count(b'":') == _count_keys(event):
         return
     try:

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvwitness.audit.trace.times import time_ns, time_text
+from kvwitness.audit.trace.times import time_ns, time_text, usual_time
 
 
 def parsed(text: str, layout: str = '{{"t":{},"seq":1}}') -> int:
     line = layout.format(text).encode()
-    return time_ns("t", orjson.loads(line)["t"], line)
+    ns = time_ns("t", orjson.loads(line)["t"], line)
+    assert usual_time(line) in (None, ns)
+    return ns
 
 
 LAYOUTS = [
@@ -78,6 +80,27 @@ def test_microseconds_are_exact(seconds: Decimal) -> None:
 def test_what_does_not_fit_is_out_of_range(text: str) -> None:
     with pytest.raises(ValueError, match="out of range"):
         parsed(text)
+
+
+def test_the_usual_layout_takes_the_quick_way() -> None:
+    assert usual_time(b'{"t":1788221380.000021,"seq":1}') == 1788221380000021000
+    assert usual_time(b'{"t":1788221380.123456789,"seq":1}') == 1788221380123456789
+
+
+def test_an_event_has_the_time_that_its_line_states(load: Callable[..., Any]) -> None:
+    texts = ["5", "1788221380", "1788221380.5", "1788221380000000021", "1.5e3", "-2.5"]
+    first = [f'{{"t":{text},"event":"x"}}' for text in texts]
+    last = [f'{{"event":"x","t":{text}}}' for text in texts]
+    events, _ = load(*first, *last)
+    expected = [
+        5 * 10**9,
+        1788221380 * 10**9,
+        1788221380500000000,
+        1788221380000000021,
+        15 * 10**11,
+        -25 * 10**8,
+    ]
+    assert [e["time_ns"] for e in events] == expected * 2
 
 
 @pytest.mark.parametrize("value", [True, "1788221380", None, [1], {}])
