@@ -9,6 +9,7 @@ import polars as pl
 
 from kvwitness.audit import incidents, relations
 from kvwitness.audit.provenance.actors import Actors
+from kvwitness.audit.provenance.choice import compiled_for
 from kvwitness.audit.provenance.encode import COLUMNS, Encoder
 from kvwitness.audit.provenance.facts import named
 from kvwitness.audit.provenance.order import ordered
@@ -76,7 +77,8 @@ def context_of(
     assert isinstance(horizon, int)
     actors, pools = Actors(requests), pools_of(frame)
     encoder = Encoder(actors, pools, frame["source"].unique(maintain_order=True).to_list())
-    replay = Replay(encoder)
+    touched = int(frame["pages"].list.len().sum() or 0)
+    replay = Replay(encoder, compiled=compiled_for(touched))
     narrow = frame.select(COLUMNS)
     for start in range(0, len(narrow), BATCH_EVENTS):
         progress("replaying page histories", start / max(1, len(narrow)))

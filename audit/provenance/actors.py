@@ -61,19 +61,18 @@ class Actors:
         joined = keyed.join(self.by_key, on=["request", "incarnation"], how="left", maintain_order="left")
         return joined["actor"].fill_null(0).to_numpy().copy()
 
-    def table(self) -> I64:
-        """The kernel's array A: tenant, type, own traffic, time of the end."""
+    def columns(self) -> dict[str, I64]:
+        """The columns of the kernel's table of actors."""
         n = len(self.requests)
-        table = np.zeros((1 + n + len(self._holder_types), 6), np.int64)
-        table[:, k.A_END] = -1
-        table[0, k.A_TENANT] = -1
-        table[0, k.A_TYPE] = k.T_ENGINE
-        table[1 : n + 1, k.A_TENANT] = self.request_tenants
-        table[1 : n + 1, k.A_EXEMPT] = self.requests["traffic"].is_in(list(OWN_TRAFFIC)).fill_null(False).to_numpy()
-        table[1 : n + 1, k.A_END] = self.requests["ended_ns"].fill_null(-1).to_numpy()
-        table[n + 1 :, k.A_TENANT] = self._holder_tenants
-        table[n + 1 :, k.A_TYPE] = self._holder_types
-        return table
+        own = self.requests["traffic"].is_in(list(OWN_TRAFFIC)).fill_null(False).to_numpy()
+        holders = np.zeros(len(self._holder_types), np.int64)
+        return {
+            "tenant": np.concatenate([[-1], self.request_tenants, np.array(self._holder_tenants, np.int64)]),
+            "type": np.concatenate([[k.T_ENGINE], np.zeros(n, np.int64), np.array(self._holder_types, np.int64)]),
+            "exempt": np.concatenate([[0], own.astype(np.int64), holders]),
+            "end": np.concatenate([[-1], self.requests["ended_ns"].fill_null(-1).to_numpy(), holders - 1]),
+            "tainted": np.zeros(1 + n + len(holders), np.int64),
+        }
 
     def frame(self) -> pl.DataFrame:
         """actor, request, incarnation, tenant, holder (null for requests)."""

@@ -16,6 +16,7 @@ from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.pools import Pools
 
 I64 = npt.NDArray[np.int64]
+Columns = dict[str, I64]
 Column = npt.NDArray[Any]
 
 KIND_CODES = {
@@ -80,9 +81,9 @@ class Interner:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch for the kernel: E[column, event], and the flat lists that its offsets point into."""
+    """A batch for the kernel: columns of `layout.EVENT`, and the flat lists that their offsets point into."""
 
-    events: I64
+    columns: Columns
     pages: npt.NDArray[np.uint32]
     second_pages: npt.NDArray[np.uint32]
     generations: I64
@@ -90,7 +91,7 @@ class Encoded:
 
     @property
     def count(self) -> int:
-        return int(self.events.shape[1])
+        return len(self.columns["kind"])
 
 
 @dataclass
@@ -109,53 +110,53 @@ class Encoder:
     def encode(self, events: pl.DataFrame) -> Encoded:
         """`events` in replay order and without holes in `ev`, with the columns named in `COLUMNS`."""
         n = len(events)
-        e = np.full((k.N_EVENT_COLUMNS, n), -1, np.int64)
-        e[k.KIND] = _mapped(events["event"], KIND_CODES, k.K_NONE)
-        e[k.TIME] = events["ref_ns"].to_numpy()
-        e[k.OP] = _mapped(events["op"], OP_CODES, -1)
-        e[k.PHASE] = _mapped(events["phase"], {"begin": k.PH_BEGIN, "end": k.PH_END}, k.PH_WHOLE)
-        for column, name in ((k.TOK0, "tok_first"), (k.TOK1, "tok_end"), (k.GEN_GIVEN, "gen"), (k.TOKENS, "tokens")):
+        e: Columns = {name: np.full(n, -1, np.int64) for name in k.EVENT.names or ()}
+        e["kind"] = _mapped(events["event"], KIND_CODES, k.K_NONE)
+        e["time"] = events["ref_ns"].to_numpy()
+        e["op"] = _mapped(events["op"], OP_CODES, -1)
+        e["phase"] = _mapped(events["phase"], {"begin": k.PH_BEGIN, "end": k.PH_END}, k.PH_WHOLE)
+        for column, name in (("tok0", "tok_first"), ("tok1", "tok_end"), ("gen_given", "gen"), ("tokens", "tokens")):
             e[column] = events[name].fill_null(-1).to_numpy()
-        e[k.FLAGS] = _mapped(events["reason"], REASON_FLAGS, 0)
-        e[k.FLAGS] |= np.where(events["dummy"].fill_null(False).to_numpy(), k.F_DUMMY, 0)
-        e[k.SOURCE] = _mapped(events["source"], {s: i for i, s in enumerate(self.sources)}, -1)
+        e["flags"] = _mapped(events["reason"], REASON_FLAGS, 0)
+        e["flags"] |= np.where(events["dummy"].fill_null(False).to_numpy(), k.F_DUMMY, 0)
+        e["source"] = _mapped(events["source"], {s: i for i, s in enumerate(self.sources)}, -1)
         self._names(e, events)
         pages, second = self._lists(e, events)
         self._operations(e)
-        untraced = (e[k.KIND] == k.K_READ) & (self.pools.table[e[k.POOL], k.B_TRACED] == 0)
-        e[k.KIND] = np.where(untraced, k.K_NONE, e[k.KIND])  # a store of which nothing but reads is on record
+        untraced = (e["kind"] == k.K_READ) & (self.pools.table["traced"][e["pool"]] == 0)
+        e["kind"] = np.where(untraced, k.K_NONE, e["kind"])  # a store of which nothing but reads is on record
         self._pairs(e)
         self._flags(e)
         generations = events["src_gen"].explode().drop_nulls().to_numpy().astype(np.int64)
         first = int(events["ev"][0]) if n else 0
         return Encoded(e, pages, second, generations, first)
 
-    def _names(self, e: I64, events: pl.DataFrame) -> None:
+    def _names(self, e: Columns, events: pl.DataFrame) -> None:
         """Actors, pools, transfers, keys and digests."""
-        kinds = e[k.KIND]
+        kinds = e["kind"]
         index = self.pools.index
         pool = _mapped(events["pool"], index, -1)
         moving = (kinds == k.K_OFFER) | (kinds == k.K_BEGIN)
-        e[k.POOL] = np.where(moving, _mapped(events["src_pool"], index, -1), pool)
-        e[k.POOL2] = np.where(moving, _mapped(events["dst_pool"], index, -1), _mapped(events["to_pool"], index, -1))
+        e["pool"] = np.where(moving, _mapped(events["src_pool"], index, -1), pool)
+        e["pool2"] = np.where(moving, _mapped(events["dst_pool"], index, -1), _mapped(events["to_pool"], index, -1))
         paired = (kinds == k.K_COPY) | (kinds == k.K_MOVE)
-        e[k.POOL2] = np.where(paired & (e[k.POOL2] < 0), pool, e[k.POOL2])
-        e[k.ACTOR] = self._actors(events)
-        e[k.KEY] = self.keys.encode(events["key"])
-        e[k.DIGEST] = self.digests.encode(events["digest"])
+        e["pool2"] = np.where(paired & (e["pool2"] < 0), pool, e["pool2"])
+        e["actor"] = self._actors(events)
+        e["key"] = self.keys.encode(events["key"])
+        e["digest"] = self.digests.encode(events["digest"])
         transfers = kinds >= k.K_OFFER
-        e[k.REF] = np.where(transfers, self.transfers.encode(events["transfer"]), -1)
+        e["ref"] = np.where(transfers, self.transfers.encode(events["transfer"]), -1)
         steps = (kinds == k.K_STEP_BEGIN) | (kinds == k.K_STEP_END)
-        e[k.REF] = np.where(steps, events["step"].fill_null(-1).to_numpy(), e[k.REF])
+        e["ref"] = np.where(steps, events["step"].fill_null(-1).to_numpy(), e["ref"])
         frees = (kinds == k.K_FREE) & events["to"].is_in(["cache", "session", "snapshot"]).fill_null(False).to_numpy()
         self._successors(e, events, np.flatnonzero(frees))
-        e[k.FLAGS] |= np.where((kinds == k.K_SHARE) & (e[k.KEY] >= 0), k.F_RECORD, 0)
+        e["flags"] |= np.where((kinds == k.K_SHARE) & (e["key"] >= 0), k.F_RECORD, 0)
         lease = kinds == k.K_LEASE
         skew = events["time_ns"].to_numpy() - events["ref_ns"].to_numpy()
         until = events["until_ns"].fill_null(-1).to_numpy()
-        e[k.TOKENS] = np.where(lease, np.where(until < 0, until, until - skew), e[k.TOKENS])
-        e[k.TOK1] = np.where(moving & (e[k.TOK0] < 0), e[k.TOKENS], e[k.TOK1])
-        e[k.TOK0] = np.where(moving & (e[k.TOK0] < 0) & (e[k.TOKENS] >= 0), 0, e[k.TOK0])
+        e["tokens"] = np.where(lease, np.where(until < 0, until, until - skew), e["tokens"])
+        e["tok1"] = np.where(moving & (e["tok0"] < 0), e["tokens"], e["tok1"])
+        e["tok0"] = np.where(moving & (e["tok0"] < 0) & (e["tokens"] >= 0), 0, e["tok0"])
 
     def _actors(self, events: pl.DataFrame) -> I64:
         actor = self.actors.of_requests(events)
@@ -167,76 +168,76 @@ class Encoder:
                 actor[row] = self.actors.holder(holder[row], self.actors.tenant(tenants[row]))
         return actor
 
-    def _successors(self, e: I64, events: pl.DataFrame, rows: npt.NDArray[np.intp]) -> None:
+    def _successors(self, e: Columns, events: pl.DataFrame, rows: npt.NDArray[np.intp]) -> None:
         """`page.free ... to`: the holder, in the tenant of whoever lets go."""
         if not len(rows):
             return
         to = events["to"]
         tenants = np.concatenate([[-1], self.actors.request_tenants])
         for row in rows.tolist():
-            actor = int(e[k.ACTOR, row])
+            actor = int(e["actor"][row])
             tenant = int(tenants[actor]) if actor < len(tenants) else -1
-            e[k.REF, row] = self.actors.holder(to[row], tenant)
+            e["ref"][row] = self.actors.holder(to[row], tenant)
 
-    def _lists(self, e: I64, events: pl.DataFrame) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    def _lists(self, e: Columns, events: pl.DataFrame) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
         """Offsets into the flat page arrays."""
-        first = _Flat(e, k.P_OFF, k.P_N)
-        kinds = e[k.KIND]
+        first = _Flat(e, "p_off", "p_n")
+        kinds = e["kind"]
         moving = (kinds == k.K_OFFER) | (kinds == k.K_BEGIN)
         first.add(events["pages"], ~moving & (kinds != k.K_POOL))
         first.add(events["src_pages"], moving)
         first.add(events["reserved"], kinds == k.K_POOL)
-        second = _Flat(e, k.Q_OFF, k.Q_N)
+        second = _Flat(e, "q_off", "q_n")
         second.add(events["to_pages"], ~moving)
         second.add(events["dst_pages"], moving)
-        third = _Flat(e, k.V_OFF, k.V_N)
+        third = _Flat(e, "v_off", "v_n")
         third.add(events["src_gen"], moving)
         return first.values(), second.values()
 
-    def _operations(self, e: I64) -> None:
-        kinds = e[k.KIND]
-        e[k.OP] = np.where((kinds == k.K_READ) & (e[k.OP] < 0), k.OP_DECODE, e[k.OP])
+    def _operations(self, e: Columns) -> None:
+        kinds = e["kind"]
+        e["op"] = np.where((kinds == k.K_READ) & (e["op"] < 0), k.OP_DECODE, e["op"])
         write = kinds == k.K_WRITE
-        unnamed = np.where(e[k.ACTOR] > 0, k.OP_FORWARD, k.OP_DUMMY)
-        e[k.OP] = np.where(write & (e[k.OP] < 0), unnamed, e[k.OP])
-        dummy = write & (e[k.OP] == k.OP_DUMMY)
-        e[k.ACTOR] = np.where(dummy, k.NOBODY, e[k.ACTOR])
+        unnamed = np.where(e["actor"] > 0, k.OP_FORWARD, k.OP_DUMMY)
+        e["op"] = np.where(write & (e["op"] < 0), unnamed, e["op"])
+        dummy = write & (e["op"] == k.OP_DUMMY)
+        e["actor"] = np.where(dummy, k.NOBODY, e["actor"])
 
-    def _pairs(self, e: I64) -> None:
+    def _pairs(self, e: Columns) -> None:
         """Row numbers of (request, pool)."""
         width = len(self.pools.names) + 1
-        for column, pool in ((k.RP, k.POOL), (k.RP2, k.POOL2)):
-            has = (e[k.ACTOR] >= 0) & (e[pool] >= 0)
-            keys = e[k.ACTOR] * width + e[pool]
+        for column, pool in (("rp", "pool"), ("rp2", "pool2")):
+            has = (e["actor"] >= 0) & (e[pool] >= 0)
+            keys = e["actor"] * width + e[pool]
             unique, inverse = np.unique(keys[has], return_inverse=True)
             rows = np.array([self.pairs.setdefault(key, len(self.pairs)) for key in unique.tolist()], np.int64)
-            e[column, has] = rows[inverse] if len(rows) else 0
+            e[column][has] = rows[inverse] if len(rows) else 0
 
-    def _flags(self, e: I64) -> None:
-        kinds = e[k.KIND]
+    def _flags(self, e: Columns) -> None:
+        kinds = e["kind"]
         read = kinds == k.K_READ
-        remote = (e[k.OP] == k.OP_TRANSFER) | (e[k.OP] == k.OP_OFFLOAD) | (e[k.OP] == k.OP_COPY)
-        ends = read & (e[k.PHASE] == k.PH_END)
-        closed = np.isin(e[k.RP] * 16 + e[k.OP], np.unique((e[k.RP] * 16 + e[k.OP])[ends])) if ends.any() else False
-        keep = read & ~ends & (remote | (e[k.PHASE] == k.PH_BEGIN) | closed)
-        e[k.FLAGS] |= np.where(keep, k.F_RECORD, 0)
-        nobody = (kinds == k.K_FREE) & (e[k.ACTOR] == 0)
-        e[k.FLAGS] |= np.where(nobody, k.F_ANYONE, 0)
-        landing = (kinds == k.K_WRITE) & (e[k.OP] == k.OP_TRANSFER)
-        self._transfer_writers |= set(np.unique(e[k.SOURCE][landing]).tolist())
-        told = (kinds == k.K_DONE) & np.isin(e[k.SOURCE], list(self._transfer_writers))
-        e[k.FLAGS] |= np.where(told, k.F_RECORD, 0)
+        remote = (e["op"] == k.OP_TRANSFER) | (e["op"] == k.OP_OFFLOAD) | (e["op"] == k.OP_COPY)
+        ends = read & (e["phase"] == k.PH_END)
+        closed = np.isin(e["rp"] * 16 + e["op"], np.unique((e["rp"] * 16 + e["op"])[ends])) if ends.any() else False
+        keep = read & ~ends & (remote | (e["phase"] == k.PH_BEGIN) | closed)
+        e["flags"] |= np.where(keep, k.F_RECORD, 0)
+        nobody = (kinds == k.K_FREE) & (e["actor"] == 0)
+        e["flags"] |= np.where(nobody, k.F_ANYONE, 0)
+        landing = (kinds == k.K_WRITE) & (e["op"] == k.OP_TRANSFER)
+        self._transfer_writers |= set(np.unique(e["source"][landing]).tolist())
+        told = (kinds == k.K_DONE) & np.isin(e["source"], list(self._transfer_writers))
+        e["flags"] |= np.where(told, k.F_RECORD, 0)
 
 
 class _Flat:
     """Concatenates list columns, each for the events that it belongs to."""
 
-    def __init__(self, e: I64, offset: int, count: int) -> None:
+    def __init__(self, e: Columns, offset: str, count: str) -> None:
         self._e, self._offset, self._count = e, offset, count
         self._parts: list[Column] = []
         self._length = 0
-        e[offset] = 0
-        e[count] = 0
+        e[offset] = np.zeros_like(e[offset])
+        e[count] = np.zeros_like(e[count])
 
     def add(self, column: pl.Series, where: npt.NDArray[np.bool_]) -> None:
         array = column.to_arrow()

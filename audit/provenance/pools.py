@@ -11,8 +11,6 @@ import polars as pl
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.provenance.kernel import layout as k
 
-I64 = npt.NDArray[np.int64]
-
 PLACED_KINDS = ("kv", "draft", "index")
 """Kinds of pool whose pages stand in token order; state slots, host tiers and encoder entries do not."""
 
@@ -28,10 +26,10 @@ PAGE_EVENTS = (
 
 @dataclass(frozen=True)
 class Pools:
-    """Numbers for pools, and the kernel's array P."""
+    """Numbers for pools, and the kernel's table of them."""
 
     names: list[str]
-    table: I64
+    table: npt.NDArray[np.void]
 
     @property
     def index(self) -> dict[str, int]:
@@ -91,7 +89,7 @@ def _guessed(events: pl.DataFrame) -> pl.DataFrame:
 
 def _numbered(rows: pl.DataFrame, sources: list[str]) -> Pools:
     numbers = {s: n for n, s in enumerate(sources)}
-    table = np.zeros((len(rows), k.N_POOL_COLUMNS), np.int64)
+    table = np.zeros(len(rows), k.POOL)
     base = 0
     for n, row in enumerate(rows.iter_rows(named=True)):
         size = max(row["last"] + 1, row["pages_total"] or 0, 1)
@@ -101,14 +99,14 @@ def _numbered(rows: pl.DataFrame, sources: list[str]) -> Pools:
                 f"Page numbers above {MAX_PAGES:,} are not physical pages; check what the source calls a page.",
             )
         guess = row["guess"]
-        table[n, k.B_BASE] = base
-        table[n, k.B_SIZE] = size
-        table[n, k.B_TOKENS] = row["page_tokens"] or (1 << max(0, int(guess - 1).bit_length()) if guess else DEFAULT_TOKENS)
-        table[n, k.B_ORDINALS] = (row["kind"] or "kv") in PLACED_KINDS
-        table[n, k.B_SHARING] = {"none": k.SHARE_NONE, "tenant": k.SHARE_TENANT}.get(row["sharing"] or "", k.SHARE_GLOBAL)
-        table[n, k.B_SOURCE] = numbers.get(row["source"], -1)
-        table[n, k.B_ALLOCS] = row["allocs"]
-        table[n, k.B_KNOWN] = row["first_seq"] is None or row["first_seq"] <= 1
-        table[n, k.B_TRACED] = row["traced"]
+        table[n]["base"] = base
+        table[n]["size"] = size
+        table[n]["tokens"] = row["page_tokens"] or (1 << max(0, int(guess - 1).bit_length()) if guess else DEFAULT_TOKENS)
+        table[n]["ordinals"] = (row["kind"] or "kv") in PLACED_KINDS
+        table[n]["sharing"] = {"none": k.SHARE_NONE, "tenant": k.SHARE_TENANT}.get(row["sharing"] or "", k.SHARE_GLOBAL)
+        table[n]["source"] = numbers.get(row["source"], -1)
+        table[n]["allocs"] = row["allocs"]
+        table[n]["known"] = row["first_seq"] is None or row["first_seq"] <= 1
+        table[n]["traced"] = row["traced"]
         base += size
     return Pools(rows["pool"].to_list(), table)

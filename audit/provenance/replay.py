@@ -1,7 +1,11 @@
-"""Driving the kernel: its arrays, their growth, and what it hands back."""
+"""Driving the kernel: its tables, their growth, and what it hands back."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -9,206 +13,231 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from kvwitness.audit.provenance import jit
 from kvwitness.audit.provenance.encode import Encoded, Encoder
 from kvwitness.audit.provenance.kernel import layout as k
-from kvwitness.audit.provenance.kernel.run import run
+from kvwitness.audit.provenance.tables import Tables
 
 I64 = npt.NDArray[np.int64]
 
 ORPHAN_BOUND_NS = 600 * 1_000_000_000
-FACT_ROWS = 1 << 14
-FACT_PAGES = 1 << 18
+FACT_ROWS = 1 << 12
+FACT_PAGES = 1 << 14
+
+_KERNEL = "kvwitness.audit.provenance.kernel."
+
+_NONE = {
+    k.PAGE: ("owner", "next", "writer", "lgen", "lev", "origin", "step", "ord"),
+    k.COLD: k.COLD.names or (),
+    k.PAIR: ("pending0", "pending1", "share", "transfer", "read", "source"),
+    k.TRANSFER_ID: ("head", "lease"),
+}
+"""Fields that are -1 in a fresh record."""
+
+
+@cache
+def kernel(compiled: bool) -> Callable[..., int]:
+    """The kernel's entry, compiled or interpreted.
+
+    Both forms may be wanted in one process, so each gets modules of its own: what the functions call is settled when
+    their module is loaded.
+    """
+    for name in [m for m in sys.modules if m.startswith(_KERNEL) and not m.endswith(".layout")]:
+        del sys.modules[name]
+    jit.compiling = compiled
+    entry: Callable[..., int] = import_module(_KERNEL + "run").run
+    return entry
 
 
 class Replay:
     """The shadow state of every page of a trace, brought forward batch by batch.
 
-    Events go in through `feed` in replay order; `facts` returns what was not plainly sound since it was last asked.
+    Events go in through `feed` in replay order; `take_facts` returns what was not plainly sound since it was last
+    asked. `compiled` chooses the form of the kernel (see `kvwitness.audit.provenance.jit`).
     """
 
-    def __init__(self, encoder: Encoder, *, orphan_bound_ns: int = ORPHAN_BOUND_NS) -> None:
+    def __init__(self, encoder: Encoder, *, orphan_bound_ns: int = ORPHAN_BOUND_NS, compiled: bool = True) -> None:
         self.encoder = encoder
+        self._run = kernel(compiled)
+        self._tables = Tables(compiled)
         pools = encoder.pools.table
-        pages = int(pools[:, k.B_SIZE].sum()) if len(pools) else 0
-        self._s = np.zeros((max(pages, 1), 16), np.int32)
-        self._s[:, [k.OWNER, k.NEXT, k.WRITER, k.LGEN, k.LEV, k.ORIGIN, k.STEP, k.ORD]] = -1
-        for row in pools:
-            if row[k.B_KNOWN]:
-                self._s[row[k.B_BASE] : row[k.B_BASE] + row[k.B_SIZE], k.PFLAGS] = k.PF_KNOWN
-        self._c = np.full((max(pages, 1), 8), -1, np.int32)
-        self._layers = np.zeros((1 << 12, 8), np.int32)
-        self._nodes = np.zeros((1 << 10, 7), np.int32)
-        self._actors = encoder.actors.table()
-        self._rows = _pair_rows(1 << 10)
-        self._pools = pools if len(pools) else np.zeros((1, k.N_POOL_COLUMNS), np.int64)
-        self._shares, self._share_pages = np.zeros((256, 10), np.int64), np.zeros((1024, 3), np.int32)
-        self._pubs, self._pub_pages = np.zeros((256, 8), np.int64), np.zeros((1024, 3), np.int32)
-        self._keys = np.full(256, -1, np.int64)
-        self._transfers = np.zeros((256, k.N_TRANSFER_COLUMNS), np.int64)
-        self._transfer_pages = np.zeros((1024, 4), np.int32)
-        self._transfer_ids = np.full((256, 2), -1, np.int64)
-        self._reads, self._read_pages = np.zeros((256, 10), np.int64), np.zeros((1024, 2), np.int32)
-        self._steps = np.zeros((k.N_STEPS, 4), np.int64)
-        tokens = int(self._pools[:, k.B_TOKENS].max(initial=1))
-        self._scratch = np.zeros((2 * (tokens + 8), 8), np.int32)
-        self._fact_rows = np.zeros((FACT_ROWS, k.N_FACT_COLUMNS), np.int64)
-        self._fact_pages = np.zeros((FACT_PAGES, 5), np.int32)
-        self._counters = np.zeros(k.N_COUNTERS, np.int64)
-        self._counters[k.CT_LAYER_FREE] = -1
-        self._counters[k.CT_NODE_FREE] = -1
-        self._counters[k.CT_ORPHAN_NS] = orphan_bound_ns
+        names = pools.dtype.names or ()
+        self._pools = self._tables.from_columns(k.POOL, {n: pools[n] for n in names}, len(pools))
+        self._bases, sizes = pools["base"], pools["size"]
+        self._s = self._make(k.PAGE, max(int(sizes.sum()), 1))
+        self._c = self._make(k.COLD, max(int(sizes.sum()), 1))
+        for base, size, known in zip(pools["base"].tolist(), sizes.tolist(), pools["known"].tolist(), strict=True):
+            if known:
+                self._mark_known(base, size)
+        self._layers, self._nodes = self._make(k.LAYER, 1 << 10), self._make(k.OPEN_WRITE, 1 << 10)
+        self._actors = self._make(k.ACTOR, 1)
+        self._pairs = self._make(k.PAIR, 64)
+        self._shares, self._share_pages = self._make(k.SHARE, 64), self._make(k.SHARE_PAGE, 256)
+        self._pubs, self._pub_pages = self._make(k.PUBLICATION, 64), self._make(k.PUBLICATION_PAGE, 256)
+        self._keys = np.full(64, -1, np.int64)
+        self._transfers, self._transfer_pages = self._make(k.TRANSFER, 64), self._make(k.TRANSFER_PAGE, 256)
+        self._transfer_ids = self._make(k.TRANSFER_ID, 64)
+        self._reads, self._read_pages = self._make(k.READ, 64), self._make(k.READ_PAGE, 256)
+        self._steps = self._make(k.STEP, k.N_STEPS)
+        self._scratch = self._make(k.PIECE, 2 * (int(pools["tokens"].max(initial=1)) + 8))
+        self._fact_rows, self._fact_pages = self._make(k.FACT, FACT_ROWS), self._make(k.FACT_PAGE, FACT_PAGES)
         self._orphan_ns = orphan_bound_ns
+        start = {"layer_free": -1, "node_free": -1, "orphan_ns": orphan_bound_ns}
+        self._counters = self._tables.make(k.COUNTERS, 1, start)
         self._drained: list[pl.DataFrame] = []
+
+    def _make(self, dtype: np.dtype[np.void], n: int) -> Any:
+        return self._tables.make(dtype, n, dict.fromkeys(_NONE.get(dtype, ()), -1))
+
+    def _grown(self, table: Any, needed: int, dtype: np.dtype[np.void]) -> Any:
+        return self._tables.taller(table, needed, dtype, dict.fromkeys(_NONE.get(dtype, ()), -1))
+
+    def _mark_known(self, base: int, size: int) -> None:
+        if self._tables.compiled:
+            self._s["flags"][base : base + size] = k.PF_KNOWN
+        else:
+            for page in self._s[base : base + size]:
+                page.flags = k.PF_KNOWN
 
     @property
     def page_events(self) -> int:
         """Pages touched by events so far."""
-        return int(self._counters[k.CT_PAGE_EVENTS])
+        return int(self._tables.column(self._counters, "page_events")[0])
+
+    def _count(self, name: str) -> int:
+        return int(self._tables.column(self._counters, name)[0])
 
     def feed(self, events: pl.DataFrame) -> None:
         """Replay the events of a frame in replay order (columns `encode.COLUMNS`)."""
         if len(events):
-            batch = self.encoder.encode(events)
-            self._actors = _carried(self._actors, self.encoder.actors.table())
-            self.replay(batch)
+            self.replay(self.encoder.encode(events))
 
     def replay(self, batch: Encoded) -> None:
         """Replay an encoded batch."""
+        self._take_actors()
         self._make_room(batch)
-        self._counters[k.CT_EV0] = batch.first_ev
+        tables = self._tables
+        events = tables.from_columns(k.EVENT, batch.columns, batch.count)
+        lists = [tables.flat(a) for a in (batch.pages, batch.second_pages, batch.generations)]
+        tables.put(self._counters, 0, ev0=batch.first_ev)
         at = 0
         while at < batch.count:
-            done = run(
-                batch.events, at, batch.count, batch.pages, batch.second_pages, batch.generations, self._s, self._c,
-                self._layers, self._nodes, self._actors, self._rows, self._pools, self._shares, self._share_pages,
-                self._pubs, self._pub_pages, self._keys, self._transfers, self._transfer_pages, self._transfer_ids,
-                self._reads, self._read_pages, self._steps, self._scratch, self._fact_rows, self._fact_pages,
-                self._counters,
+            done = self._run(
+                events, at, batch.count, *lists, self._s, self._c, self._layers, self._nodes, self._actors, self._pairs,
+                self._pools, self._shares, self._share_pages, self._pubs, self._pub_pages, self._keys, self._transfers,
+                self._transfer_pages, self._transfer_ids, self._reads, self._read_pages, self._steps, self._scratch,
+                self._fact_rows, self._fact_pages, self._counters,
             )  # fmt: skip
             if done < batch.count:
                 self._drain()
                 self._grow(batch, done)
             at = done
 
-    def _make_room(self, batch: Encoded) -> None:
-        """Arrays that are only appended to get room for the whole batch at once."""
-        e, c = batch.events, self._counters
+    def _take_actors(self) -> None:
+        """The encoder may have met actors that the table does not have yet; what was learnt about the others stays."""
+        columns = self.encoder.actors.columns()
+        n = len(columns["tenant"])
+        if n != len(self._actors):
+            known = self._tables.column(self._actors, "tainted")
+            columns["tainted"][: len(known)] = known
+            self._actors = self._tables.from_columns(k.ACTOR, columns, n)
 
-        def need(kinds: tuple[int, ...], column: int | None = None) -> int:
-            which = np.isin(e[k.KIND], kinds)
-            return int(which.sum()) if column is None else int(e[column][which].sum())
+    def _make_room(self, batch: Encoded) -> None:
+        """Tables that are only appended to get room for the whole batch at once."""
+        columns = batch.columns
+        kind = columns["kind"]
+
+        def rows(wanted: tuple[int, ...], column: str | None = None) -> int:
+            which = np.isin(kind, wanted)
+            return int(which.sum()) if column is None else int(columns[column][which].sum())
 
         moves = (k.K_OFFER, k.K_BEGIN)
-        self._rows = _taller(self._rows, len(self.encoder.pairs), _pair_rows)
-        self._keys = _taller(self._keys, len(self.encoder.keys.codes), _none)
-        self._transfer_ids = _taller(self._transfer_ids, len(self.encoder.transfers.codes), _none_pairs)
-        self._shares = _taller(self._shares, int(c[k.CT_SHARES]) + need((k.K_SHARE,)))
-        self._share_pages = _taller(self._share_pages, int(c[k.CT_SHARE_PAGES]) + need((k.K_SHARE,), k.P_N))
-        self._pubs = _taller(self._pubs, int(c[k.CT_PUBS]) + need((k.K_PUBLISH,)))
-        self._pub_pages = _taller(self._pub_pages, int(c[k.CT_PUB_PAGES]) + need((k.K_PUBLISH,), k.P_N) + 1)
-        self._transfers = _taller(self._transfers, int(c[k.CT_TRANSFERS]) + need(moves))
-        both = need(moves, k.P_N) + need(moves, k.Q_N)
-        self._transfer_pages = _taller(self._transfer_pages, int(c[k.CT_TRANSFER_PAGES]) + both)
-        kept = (e[k.KIND] == k.K_READ) & (e[k.FLAGS] & k.F_RECORD != 0)
-        self._reads = _taller(self._reads, int(c[k.CT_READS]) + int(kept.sum()))
-        self._read_pages = _taller(self._read_pages, int(c[k.CT_READ_PAGES]) + int(e[k.P_N][kept].sum()))
+        self._pairs = self._grown(self._pairs, len(self.encoder.pairs), k.PAIR)
+        self._transfer_ids = self._grown(self._transfer_ids, len(self.encoder.transfers.codes), k.TRANSFER_ID)
+        keys = len(self.encoder.keys.codes)
+        if keys > len(self._keys):
+            self._keys = np.concatenate([self._keys, np.full(keys, -1, np.int64)])
+        self._shares = self._grown(self._shares, self._count("shares") + rows((k.K_SHARE,)), k.SHARE)
+        pages = self._count("share_pages") + rows((k.K_SHARE,), "p_n")
+        self._share_pages = self._grown(self._share_pages, pages, k.SHARE_PAGE)
+        self._pubs = self._grown(self._pubs, self._count("pubs") + rows((k.K_PUBLISH,)), k.PUBLICATION)
+        pages = self._count("pub_pages") + rows((k.K_PUBLISH,), "p_n") + 1
+        self._pub_pages = self._grown(self._pub_pages, pages, k.PUBLICATION_PAGE)
+        self._transfers = self._grown(self._transfers, self._count("transfers") + rows(moves), k.TRANSFER)
+        pages = self._count("transfer_pages") + rows(moves, "p_n") + rows(moves, "q_n")
+        self._transfer_pages = self._grown(self._transfer_pages, pages, k.TRANSFER_PAGE)
+        kept = (kind == k.K_READ) & (columns["flags"] & k.F_RECORD != 0)
+        self._reads = self._grown(self._reads, self._count("reads") + int(kept.sum()), k.READ)
+        pages = self._count("read_pages") + int(columns["p_n"][kept].sum())
+        self._read_pages = self._grown(self._read_pages, pages, k.READ_PAGE)
 
     def _grow(self, batch: Encoded, at: int) -> None:
-        """Give the arrays that faults fill room for event `at`."""
-        n = int(batch.events[k.P_N, at] + batch.events[k.Q_N, at])
-        c = self._counters
-        depth = int(c[k.CT_DEPTH]) + 2
-        self._fact_rows = _taller(self._fact_rows, 4 * n + 128)
-        self._fact_pages = _taller(self._fact_pages, 3 * n * depth + 128)
-        self._layers = _taller(self._layers, int(c[k.CT_LAYERS]) + n * depth + 128)
-        self._nodes = _taller(self._nodes, int(c[k.CT_NODES]) + n + 1)
+        """Give the tables that faults fill room for event `at`."""
+        n = int(batch.columns["p_n"][at] + batch.columns["q_n"][at])
+        depth = self._count("depth") + 2
+        self._fact_rows = self._grown(self._fact_rows, 4 * n + 128, k.FACT)
+        self._fact_pages = self._grown(self._fact_pages, 3 * n * depth + 128, k.FACT_PAGE)
+        self._layers = self._grown(self._layers, self._count("layers") + n * depth + 128, k.LAYER)
+        self._nodes = self._grown(self._nodes, self._count("nodes") + n + 1, k.OPEN_WRITE)
 
     def _drain(self) -> None:
-        """Take the facts out of the kernel's arrays."""
-        rows, pages = int(self._counters[k.CT_FACTS]), int(self._counters[k.CT_PAGES])
+        """Take the facts out of the kernel's tables."""
+        rows, pages = self._count("facts"), self._count("pages")
         if rows:
-            self._drained.append(fact_frame(self._fact_rows[:rows], self._fact_pages[:pages]))
-        self._counters[[k.CT_FACTS, k.CT_PAGES, k.CT_FACTS0]] = 0
+            take = self._tables.column
+            facts = {name: take(self._fact_rows, name, rows) for name in k.FACT.names or ()}
+            entries = {name: take(self._fact_pages, name, pages) for name in k.FACT_PAGE.names or ()}
+            self._drained.append(fact_frame(facts, entries))
+        self._tables.put(self._counters, 0, facts=0, pages=0, facts0=0)
 
     def take_facts(self) -> pl.DataFrame:
         """The facts since the last call, in the numbers of the kernel (see `kvwitness.audit.provenance.facts`)."""
         self._drain()
         frames, self._drained = self._drained, []
-        return pl.concat(frames) if frames else fact_frame(self._fact_rows[:0], self._fact_pages[:0])
+        return pl.concat(frames) if frames else fact_frame(_nothing(k.FACT), _nothing(k.FACT_PAGE))
 
     def orphans(self, now_ns: int, ev: int) -> None:
         """Note the pages whose request ended longer ago than the bound and which it still holds."""
-        owners = self._s[:, k.OWNER]
+        self._drain()
+        owners = self._tables.column(self._s, "owner")
         held = np.flatnonzero(owners > 0)
         owner = owners[held]
-        end = self._actors[owner, k.A_END]
-        request = self._actors[owner, k.A_TYPE] == k.T_REQUEST
-        self._note_orphans(held[request & (end >= 0) & (now_ns - end > self._orphan_ns)], ev)
-
-    def _note_orphans(self, pages: npt.NDArray[np.intp], ev: int) -> None:
-        self._drain()
+        end = self._tables.column(self._actors, "end")[owner]
+        request = self._tables.column(self._actors, "type")[owner] == k.T_REQUEST
+        pages = held[request & (end >= 0) & (now_ns - end > self._orphan_ns)]
         if not len(pages):
             return
-        bases = self._pools[:, k.B_BASE]
-        pool = np.searchsorted(bases, pages, side="right") - 1
-        groups = np.stack([self._s[pages, k.OWNER].astype(np.int64), pool])
-        keys, row = np.unique(groups, axis=1, return_inverse=True)
+        pool = np.searchsorted(self._bases, pages, side="right") - 1
+        keys, row = np.unique(np.stack([owners[pages], pool]), axis=1, return_inverse=True)
         row = row.reshape(-1)
-        rows = np.zeros((keys.shape[1], k.N_FACT_COLUMNS), np.int64)
-        rows[:, k.FR_CODE], rows[:, k.FR_EV], rows[:, k.FR_A], rows[:, k.FR_B] = k.X_ORPHAN, ev, keys[0], -1
-        rows[:, k.FR_POOL], rows[:, k.FR_X] = keys[1], 1
-        since = self._c[pages, k.ALLOC_EV].astype(np.int64)
-        for n in range(keys.shape[1]):
-            rows[n, k.FR_EV2] = rows[n, k.FR_SINCE] = since[row == n].min()
-        entries = np.zeros((len(pages), 5), np.int32)
-        entries[:, 0], entries[:, 1], entries[:, 2] = row, pages - bases[pool], self._s[pages, k.GEN]
-        self._drained.append(fact_frame(rows, entries))
+        since = self._tables.column(self._c, "alloc_ev")[pages]
+        first = np.array([since[row == n].min() for n in range(keys.shape[1])])
+        n = keys.shape[1]
+        facts = {
+            "code": np.full(n, k.X_ORPHAN), "ev": np.full(n, ev), "a": keys[0], "b": np.full(n, -1), "ev2": first,
+            "since": first, "pool": keys[1], "x": np.ones(n, np.int64),
+        }  # fmt: skip
+        gens = self._tables.column(self._s, "gen")[pages]
+        zero = np.zeros(len(pages), np.int64)
+        entries = {"row": row, "page": pages - self._bases[pool], "gen": gens, "lo": zero, "hi": zero}
+        self._drained.append(fact_frame(facts, entries))
 
 
-def fact_frame(rows: I64, pages: npt.NDArray[np.int32]) -> pl.DataFrame:
+def fact_frame(rows: dict[str, I64], pages: dict[str, I64]) -> pl.DataFrame:
     """Kernel facts as a frame: code, ev, a, b, ev2, since, pool, x, pages, gens, positions."""
-    order = np.argsort(pages[:, 0], kind="stable")
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.bincount(pages[:, 0], minlength=len(rows)), out=offsets[1:])
-    ordered = pages[order]
-    width = np.zeros(len(rows), np.int64)
-    np.add.at(width, ordered[:, 0], (ordered[:, 4] - ordered[:, 3]).astype(np.int64))
+    n = len(rows["code"])
+    order = np.argsort(pages["row"], kind="stable")
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(pages["row"], minlength=n), out=offsets[1:])
+    width = np.zeros(n, np.int64)
+    np.add.at(width, pages["row"], pages["hi"] - pages["lo"])
     lists = [
-        pl.Series(name, pa.LargeListArray.from_arrays(offsets, pa.array(ordered[:, column].astype(dtype))))
-        for name, column, dtype in (("pages", 1, np.uint32), ("gens", 2, np.int64))
+        pl.Series(name, pa.LargeListArray.from_arrays(offsets, pa.array(pages[column][order].astype(dtype))))
+        for name, column, dtype in (("pages", "page", np.uint32), ("gens", "gen", np.int64))
     ]
-    names = ("code", k.FR_CODE), ("ev", k.FR_EV), ("a", k.FR_A), ("b", k.FR_B), ("ev2", k.FR_EV2)
-    more = ("since", k.FR_SINCE), ("pool", k.FR_POOL), ("x", k.FR_X)
-    numbers = {name: rows[:, column].copy() for name, column in (*names, *more)}
+    numbers = {name: rows[name].astype(np.int64) for name in ("code", "ev", "a", "b", "ev2", "since", "pool", "x")}
     return pl.DataFrame(numbers).with_columns(*lists, pl.Series("positions", width))
 
 
-def _pair_rows(n: int) -> I64:
-    rows = np.zeros((n, 12), np.int64)
-    rows[:, [k.R_PENDING0, k.R_PENDING1, k.R_SHARE, k.R_TRANSFER, k.R_READ, k.R_SOURCE]] = -1
-    return rows
-
-
-def _none(n: int) -> I64:
-    return np.full(n, -1, np.int64)
-
-
-def _none_pairs(n: int) -> I64:
-    return np.full((n, 2), -1, np.int64)
-
-
-def _taller(array: Any, needed: int, make: Any = None) -> Any:
-    """The array itself, or a copy with room for `needed` rows and some to spare."""
-    if needed <= len(array):
-        return array
-    rows = max(needed, 2 * len(array))
-    fresh = make(rows) if make else np.zeros((rows, *array.shape[1:]), array.dtype)
-    fresh[: len(array)] = array
-    return fresh
-
-
-def _carried(old: I64, new: I64) -> I64:
-    """A new actor table with what the replay had learnt about the actors it knew."""
-    n = min(len(old), len(new))
-    new[:n, k.A_TAINTED] = old[:n, k.A_TAINTED]
-    return new
+def _nothing(dtype: np.dtype[np.void]) -> dict[str, I64]:
+    return {name: np.zeros(0, np.int64) for name in dtype.names or ()}

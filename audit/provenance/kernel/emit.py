@@ -5,20 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from kvwitness.audit.provenance.jit import kernel
-from kvwitness.audit.provenance.kernel.layout import (
-    CT_FACTS,
-    CT_FACTS0,
-    CT_PAGES,
-    FR_A,
-    FR_B,
-    FR_CODE,
-    FR_EV,
-    FR_EV2,
-    FR_N,
-    FR_POOL,
-    FR_SINCE,
-    FR_X,
-)
 
 LOOK_BACK = 16  # rows of the same event that are searched for the same cause
 
@@ -46,39 +32,39 @@ def emit(
     `since` is the event from which on the page's state was relied upon: a gap between it and `ev` takes the proof
     away. `page` is the pool's own number, [lo, hi) its rows.
     """
-    n = CT[CT_FACTS]
+    n = CT.facts
     row = n - 1
-    stop = max(CT[CT_FACTS0], n - LOOK_BACK)
+    stop = max(CT.facts0, n - LOOK_BACK)
     while row >= stop:
         if (
-            FR[row, FR_CODE] == code
-            and FR[row, FR_A] == a
-            and FR[row, FR_B] == b
-            and FR[row, FR_EV2] == ev2
-            and FR[row, FR_X] == x
-            and FR[row, FR_EV] == ev
+            FR[row].code == code
+            and FR[row].a == a
+            and FR[row].b == b
+            and FR[row].ev2 == ev2
+            and FR[row].x == x
+            and FR[row].ev == ev
         ):
             break
         row -= 1
     if row < stop:
         row = n
-        CT[CT_FACTS] = n + 1
-        FR[row, FR_CODE] = code
-        FR[row, FR_EV] = ev
-        FR[row, FR_A] = a
-        FR[row, FR_B] = b
-        FR[row, FR_EV2] = ev2
-        FR[row, FR_SINCE] = since
-        FR[row, FR_POOL] = pool
-        FR[row, FR_X] = x
-        FR[row, FR_N] = 0
-    if since < FR[row, FR_SINCE]:
-        FR[row, FR_SINCE] = since
-    FR[row, FR_N] += 1
-    m = CT[CT_PAGES]
-    CT[CT_PAGES] = m + 1
-    FG[m, 0] = row
-    FG[m, 1] = page
-    FG[m, 2] = gen
-    FG[m, 3] = lo
-    FG[m, 4] = hi
+        CT.facts = n + 1
+        FR[row].code = code
+        FR[row].ev = ev
+        FR[row].a = a
+        FR[row].b = b
+        FR[row].ev2 = ev2
+        FR[row].since = since
+        FR[row].pool = pool
+        FR[row].x = x
+        FR[row].n = 0
+    if since < FR[row].since:
+        FR[row].since = since
+    FR[row].n += 1
+    m = CT.pages
+    CT.pages = m + 1
+    FG[m].row = row
+    FG[m].page = page
+    FG[m].gen = gen
+    FG[m].lo = lo
+    FG[m].hi = hi

@@ -7,65 +7,15 @@ from typing import Any
 from kvwitness.audit.provenance.jit import kernel
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layout import (
-    A_END,
-    A_TENANT,
-    A_TYPE,
-    ALLOC_EV,
-    B_BASE,
-    B_KNOWN,
-    B_TOKENS,
-    CO_OWNER,
-    CT_PUB_PAGES,
-    CT_PUBS,
-    CT_SCRATCH,
-    CT_SHARE_PAGES,
-    CT_SHARES,
-    FREE_EV,
-    FREED_STEP,
-    GEN,
     N_STEPS,
-    ORD,
-    OWNER,
-    PB_ACTOR,
-    PB_DIGEST,
-    PB_EV,
-    PB_N,
-    PB_OFF,
-    PB_OLDER,
-    PB_POOL,
     PF_CO,
     PF_KNOWN,
     PF_PUBLISHED,
     PF_RESERVED,
-    PFLAGS,
-    PREVIOUS,
-    R_COVER,
-    R_HELD,
-    R_NEXT,
-    R_PENDING0,
-    R_PENDING1,
-    R_SHARE,
-    RD_HI,
-    RD_LO,
-    REPORTED,
-    SH_ACTOR,
-    SH_EV,
-    SH_N,
-    SH_NEXT,
-    SH_OFF,
-    SH_ORD,
-    SH_POOL,
-    SH_TOK0,
-    SH_TOK1,
-    SHARERS,
-    ST_EV,
-    ST_OPEN,
-    STEP,
     T_CACHE,
     T_REQUEST,
     T_SESSION,
     T_SNAPSHOT,
-    WRITER,
     X_DOUBLE_ALLOC,
     X_DOUBLE_FREE,
     X_RESERVED_ALLOC,
@@ -83,45 +33,45 @@ def share_of(R: Any, SH: Any, SP: Any, rp: int, page: int, gen: int, ordinal: in
     """
     if rp < 0:
         return -1
-    share = R[rp, R_SHARE]
+    share = R[rp].share
     while share >= 0:
-        off, n = SH[share, SH_OFF], SH[share, SH_N]
-        k = ordinal - SH[share, SH_ORD]
-        if ordinal >= 0 and 0 <= k < n and SP[off + k, 0] == page and SP[off + k, 1] == gen:
+        off, n = SH[share].off, SH[share].n
+        k = ordinal - SH[share].ord
+        if ordinal >= 0 and 0 <= k < n and SP[off + k].page == page and SP[off + k].gen == gen:
             return int(off + k)
-        share = SH[share, SH_NEXT]
-    share = R[rp, R_SHARE]
+        share = SH[share].next
+    share = R[rp].share
     while share >= 0:
-        off, n = SH[share, SH_OFF], SH[share, SH_N]
+        off, n = SH[share].off, SH[share].n
         for j in range(off, off + n):
-            if SP[j, 0] == page and SP[j, 1] == gen:
+            if SP[j].page == page and SP[j].gen == gen:
                 return int(j)
-        share = SH[share, SH_NEXT]
+        share = SH[share].next
     return -1
 
 
 @kernel
 def share_record(R: Any, SH: Any, rp: int, entry: int) -> int:
     """The share record that holds an entry of SP found by `share_of`."""
-    share = R[rp, R_SHARE]
+    share = R[rp].share
     while share >= 0:
-        if SH[share, SH_OFF] <= entry < SH[share, SH_OFF] + SH[share, SH_N]:
+        if SH[share].off <= entry < SH[share].off + SH[share].n:
             return int(share)
-        share = SH[share, SH_NEXT]
+        share = SH[share].next
     return -1
 
 
 @kernel
 def live_sharer(A: Any, SH: Any, SP: Any, CT: Any, pool: int, page: int, gen: int, time: int) -> int:
     """An actor that is attached to the page and has not ended, or -1. Slow: only asked when a fault is suspected."""
-    for share in range(CT[CT_SHARES] - 1, -1, -1):
-        if SH[share, SH_POOL] != pool:
+    for share in range(CT.shares - 1, -1, -1):
+        if SH[share].pool != pool:
             continue
-        actor = SH[share, SH_ACTOR]
-        if 0 <= A[actor, A_END] < time:
+        actor = SH[share].actor
+        if 0 <= A[actor].end < time:
             continue
-        for j in range(SH[share, SH_OFF], SH[share, SH_OFF] + SH[share, SH_N]):
-            if SP[j, 0] == page and SP[j, 1] == gen:
+        for j in range(SH[share].off, SH[share].off + SH[share].n):
+            if SP[j].page == page and SP[j].gen == gen:
                 return int(actor)
     return -1
 
@@ -132,55 +82,59 @@ def alloc_page(
     ev: int, g: int, page: int, pool: int, actor: int, rp: int, gen: int, time: int,
 ) -> None:  # fmt: skip
     """A page becomes owned; `gen` is the generation that the trace states, or -1 to count."""
-    flags = S[g, PFLAGS]
-    owner = S[g, OWNER]
+    state = S[g]
+    cold = C[g]
+    flags = state.flags
+    owner = state.owner
     if flags & PF_RESERVED:
-        emit(FR, FG, CT, X_RESERVED_ALLOC, ev, actor, -1, -1, C[g, ALLOC_EV], pool, page, S[g, GEN], 0, 0, 0)
+        emit(FR, FG, CT, X_RESERVED_ALLOC, ev, actor, -1, -1, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
     second = -1
-    if (owner >= 0 or S[g, SHARERS] > 0) and flags & PF_KNOWN:
+    if (owner >= 0 or state.sharers > 0) and flags & PF_KNOWN:
         other = owner
-        if owner >= 0 and A[owner, A_TYPE] == T_CACHE and not flags & PF_PUBLISHED and S[g, SHARERS] == 0:
+        if owner >= 0 and A[owner].type == T_CACHE and not flags & PF_PUBLISHED and state.sharers == 0:
             other = -1  # the index had already forgotten it: an eviction of which only the unlisting is on record
         elif owner < 0:
-            other = live_sharer(A, SH, SP, CT, pool, page, S[g, GEN], time)
+            other = live_sharer(A, SH, SP, CT, pool, page, state.gen, time)
         if other >= 0:
             emit(
-                FR, FG, CT, X_DOUBLE_ALLOC, ev, actor, other, C[g, ALLOC_EV], C[g, ALLOC_EV], pool, page, S[g, GEN],
+                FR, FG, CT, X_DOUBLE_ALLOC, ev, actor, other, cold.alloc_ev, cold.alloc_ev, pool, page, state.gen,
                 0, 0, 0,
             )  # fmt: skip
-            if A[other, A_TYPE] == T_REQUEST and other != actor:
+            if A[other].type == T_REQUEST and other != actor:
                 second = other
-    slot = S[g, STEP]
-    if slot >= 0 and ST[slot % N_STEPS, ST_OPEN] == slot + 1 and C[g, FREED_STEP] == slot:
-        since = ST[slot % N_STEPS, ST_EV]
-        emit(FR, FG, CT, X_STEP_REALLOC, ev, C[g, PREVIOUS], actor, C[g, FREE_EV], since, pool, page, S[g, GEN], 0, 0, 0)
-    S[g, GEN] = gen if gen >= 0 else S[g, GEN] + 1
+    slot = state.step
+    if slot >= 0 and ST[slot % N_STEPS].open == slot + 1 and cold.freed_step == slot:
+        since = ST[slot % N_STEPS].ev
+        emit(FR, FG, CT, X_STEP_REALLOC, ev, cold.previous, actor, cold.free_ev, since, pool, page, state.gen, 0, 0, 0)
+    state.gen = gen if gen >= 0 else state.gen + 1
     if owner >= 0:
-        C[g, PREVIOUS] = owner
-    C[g, CO_OWNER] = second
-    S[g, OWNER] = actor
-    S[g, SHARERS] = 0
-    S[g, RD_LO] = 0
-    S[g, RD_HI] = 0
+        cold.previous = owner
+    cold.co_owner = second
+    state.owner = actor
+    state.sharers = 0
+    state.rd_lo = 0
+    state.rd_hi = 0
     keep = flags & ~(PF_CO | PF_PUBLISHED)
-    S[g, PFLAGS] = keep | PF_KNOWN | (PF_CO if second >= 0 else 0)
-    C[g, ALLOC_EV] = ev
-    C[g, REPORTED] = -1
-    S[g, ORD] = -1
+    state.flags = keep | PF_KNOWN | (PF_CO if second >= 0 else 0)
+    cold.alloc_ev = ev
+    cold.reported = -1
+    state.ord = -1
     if rp >= 0:
-        S[g, ORD] = R[rp, R_NEXT]
-        R[rp, R_NEXT] += 1
-        R[rp, R_HELD] += 1
+        state.ord = R[rp].next
+        R[rp].next += 1
+        R[rp].held += 1
 
 
 @kernel
 def let_go(S: Any, C: Any, ST: Any, FR: Any, FG: Any, CT: Any, ev: int, g: int, page: int, pool: int, actor: int) -> None:
     """The last holder is gone; if a running step names the page, that is a fact."""
-    slot = S[g, STEP]
-    if slot >= 0 and ST[slot % N_STEPS, ST_OPEN] == slot + 1:
-        C[g, FREED_STEP] = slot
-        since = ST[slot % N_STEPS, ST_EV]
-        emit(FR, FG, CT, X_STEP_FREE, ev, actor, -1, since, since, pool, page, S[g, GEN], 0, 0, 0)
+    state = S[g]
+    cold = C[g]
+    slot = state.step
+    if slot >= 0 and ST[slot % N_STEPS].open == slot + 1:
+        cold.freed_step = slot
+        since = ST[slot % N_STEPS].ev
+        emit(FR, FG, CT, X_STEP_FREE, ev, actor, -1, since, since, pool, page, state.gen, 0, 0, 0)
 
 
 @kernel
@@ -190,7 +144,7 @@ def holds_as(A: Any, actor: int, owner: int, anyone: bool) -> bool:
         return False
     if owner == actor or anyone:
         return True
-    return bool(A[actor, A_TYPE] != T_REQUEST and A[actor, A_TYPE] == A[owner, A_TYPE])
+    return bool(A[actor].type != T_REQUEST and A[actor].type == A[owner].type)
 
 
 @kernel
@@ -199,52 +153,54 @@ def free_page(
     ev: int, g: int, page: int, pool: int, actor: int, rp: int, to: int, anyone: bool,
 ) -> bool:  # fmt: skip
     """One holder lets a page go, or passes it to the holder `to`; returns whether it held anything."""
-    owner = S[g, OWNER]
+    state = S[g]
+    cold = C[g]
+    owner = state.owner
     if holds_as(A, actor, owner, anyone):
-        C[g, PREVIOUS] = owner
-        C[g, FREE_EV] = ev
-        S[g, RD_LO] = 0
-        S[g, RD_HI] = 0
-        S[g, OWNER] = to
+        cold.previous = owner
+        cold.free_ev = ev
+        state.rd_lo = 0
+        state.rd_hi = 0
+        state.owner = to
         if to < 0:
-            if S[g, PFLAGS] & PF_CO:
-                S[g, OWNER] = C[g, CO_OWNER]
-                S[g, PFLAGS] &= ~PF_CO
-            elif S[g, SHARERS] == 0:
+            if state.flags & PF_CO:
+                state.owner = cold.co_owner
+                state.flags &= ~PF_CO
+            elif state.sharers == 0:
                 let_go(S, C, ST, FR, FG, CT, ev, g, page, pool, owner)
         return True
-    if S[g, PFLAGS] & PF_CO and C[g, CO_OWNER] == actor:
-        S[g, PFLAGS] &= ~PF_CO
+    if state.flags & PF_CO and cold.co_owner == actor:
+        state.flags &= ~PF_CO
         return True
-    if S[g, SHARERS] > 0:
-        entry = CT[CT_SCRATCH]
-        if not (rp >= 0 and 0 <= entry < CT[CT_SHARE_PAGES] and SP[entry, 0] == page and SP[entry, 1] == S[g, GEN]):
+    if state.sharers > 0:
+        entry = CT.scratch
+        if not (rp >= 0 and 0 <= entry < CT.share_pages and SP[entry].page == page and SP[entry].gen == state.gen):
             entry = -1
         elif share_record(R, SH, rp, entry) < 0:
             entry = -1
         if entry < 0:
-            entry = share_of(R, SH, SP, rp, page, S[g, GEN], -1)
-        CT[CT_SCRATCH] = entry + 1  # a table is released in its own order: the next page stands beside this one
+            entry = share_of(R, SH, SP, rp, page, state.gen, -1)
+        CT.scratch = entry + 1  # a table is released in its own order: the next page stands beside this one
         if entry >= 0:
-            SP[entry, 1] = -1
-            S[g, SHARERS] -= 1
-            if S[g, SHARERS] == 0 and owner < 0:
-                C[g, PREVIOUS] = actor
-                C[g, FREE_EV] = ev
-                S[g, OWNER] = to
+            SP[entry].gen = -1
+            state.sharers -= 1
+            if state.sharers == 0 and owner < 0:
+                cold.previous = actor
+                cold.free_ev = ev
+                state.owner = to
                 if to < 0:
                     let_go(S, C, ST, FR, FG, CT, ev, g, page, pool, actor)
             return True
-    if not S[g, PFLAGS] & PF_KNOWN:
-        S[g, PFLAGS] |= PF_KNOWN  # held since before the record began, free from here on
-        S[g, OWNER] = to
-        C[g, PREVIOUS] = actor
-        C[g, FREE_EV] = ev
-        C[g, ALLOC_EV] = ev
+    if not state.flags & PF_KNOWN:
+        state.flags |= PF_KNOWN  # held since before the record began, free from here on
+        state.owner = to
+        cold.previous = actor
+        cold.free_ev = ev
+        cold.alloc_ev = ev
         return True
-    if not S[g, PFLAGS] & PF_RESERVED:
-        when = C[g, FREE_EV] if owner < 0 else C[g, ALLOC_EV]
-        emit(FR, FG, CT, X_DOUBLE_FREE, ev, actor, owner, when, C[g, ALLOC_EV], pool, page, S[g, GEN], 0, 0, 0)
+    if not state.flags & PF_RESERVED:
+        when = cold.free_ev if owner < 0 else cold.alloc_ev
+        emit(FR, FG, CT, X_DOUBLE_FREE, ev, actor, owner, when, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
     return False
 
 
@@ -253,14 +209,14 @@ def after_free(R: Any, rp: int, released: int, preempted: bool, window: bool) ->
     """A request's table starts over after a preemption, or when nothing is left in it; window frees keep places."""
     if rp < 0:
         return
-    R[rp, R_HELD] -= released
-    if preempted or (R[rp, R_HELD] <= 0 and not window):
-        R[rp, R_NEXT] = 0
-        R[rp, R_COVER] = 0
-        R[rp, R_PENDING0] = -1
-        R[rp, R_PENDING1] = -1
-        if R[rp, R_HELD] < 0:
-            R[rp, R_HELD] = 0
+    R[rp].held -= released
+    if preempted or (R[rp].held <= 0 and not window):
+        R[rp].next = 0
+        R[rp].cover = 0
+        R[rp].pending0 = -1
+        R[rp].pending1 = -1
+        if R[rp].held < 0:
+            R[rp].held = 0
 
 
 @kernel
@@ -273,15 +229,15 @@ def find_publication(S: Any, P: Any, PB: Any, PP: Any, K: Any, key: int, pool: i
     if key < 0:
         return best
     record = K[key]
-    gen = S[P[pool, B_BASE] + page, GEN]
+    gen = S[P[pool].base + page].gen
     for _ in range(64):
         if record < 0:
             break
-        for j in range(PB[record, PB_OFF], PB[record, PB_OFF] + PB[record, PB_N]):
-            if PP[j, 0] == page and PP[j, 1] == gen and PP[j, 2] == pool:
+        for j in range(PB[record].off, PB[record].off + PB[record].n):
+            if PP[j].page == page and PP[j].gen == gen and PP[j].pool == pool:
                 best = int(j)
                 break
-        record = PB[record, PB_OLDER]
+        record = PB[record].older
     return best
 
 
@@ -290,9 +246,9 @@ def publication_of(PB: Any, K: Any, key: int, entry: int) -> int:
     """The publication under this key that an entry of PP belongs to, or -1."""
     record = K[key] if key >= 0 else -1
     while record >= 0:
-        if PB[record, PB_OFF] <= entry < PB[record, PB_OFF] + PB[record, PB_N]:
+        if PB[record].off <= entry < PB[record].off + PB[record].n:
             return int(record)
-        record = PB[record, PB_OLDER]
+        record = PB[record].older
     return -1
 
 
@@ -302,25 +258,25 @@ def publish(
     ev: int, pool: int, off: int, n: int, actor: int, key: int, digest: int,
 ) -> None:  # fmt: skip
     """Pages become findable under a key; the generations that they had are kept with it."""
-    record = CT[CT_PUBS]
-    CT[CT_PUBS] += 1
-    start = CT[CT_PUB_PAGES]
-    CT[CT_PUB_PAGES] += n
-    PB[record, PB_EV] = ev
-    PB[record, PB_POOL] = pool
-    PB[record, PB_OFF] = start
-    PB[record, PB_N] = n
-    PB[record, PB_ACTOR] = actor
-    PB[record, PB_DIGEST] = digest
-    PB[record, PB_OLDER] = K[key]
+    record = CT.pubs
+    CT.pubs += 1
+    start = CT.pub_pages
+    CT.pub_pages += n
+    PB[record].ev = ev
+    PB[record].pool = pool
+    PB[record].off = start
+    PB[record].n = n
+    PB[record].actor = actor
+    PB[record].digest = digest
+    PB[record].older = K[key]
     K[key] = record
-    base = P[pool, B_BASE]
+    base = P[pool].base
     for i in range(n):
         page = G1[off + i]
-        PP[start + i, 0] = page
-        PP[start + i, 1] = S[base + page, GEN]
-        PP[start + i, 2] = pool
-        S[base + page, PFLAGS] |= PF_PUBLISHED
+        PP[start + i].page = page
+        PP[start + i].gen = S[base + page].gen
+        PP[start + i].pool = pool
+        S[base + page].flags |= PF_PUBLISHED
 
 
 @kernel
@@ -332,24 +288,24 @@ def admits(
 
     `previous` is the entry of the page before it in the same share, which makes the usual run a single step.
     """
-    g = P[pool, B_BASE] + page
-    owner = S[g, OWNER]
-    if owner >= 0 and (A[owner, A_TYPE] == T_SESSION or A[owner, A_TYPE] == T_SNAPSHOT):
-        return -2 if A[owner, A_TENANT] == A[actor, A_TENANT] else -1
+    g = P[pool].base + page
+    owner = S[g].owner
+    if owner >= 0 and (A[owner].type == T_SESSION or A[owner].type == T_SNAPSHOT):
+        return -2 if A[owner].tenant == A[actor].tenant else -1
     if not has_key:
-        writer = S[g, WRITER]
-        return -2 if writer >= 0 and A[writer, A_TENANT] == A[actor, A_TENANT] else -1
+        writer = S[g].writer
+        return -2 if writer >= 0 and A[writer].tenant == A[actor].tenant else -1
     entry = -1
     record = -1
-    if previous >= 0 and PP[previous + 1, 0] == page and PP[previous + 1, 1] == S[g, GEN] and PP[previous + 1, 2] == pool:
+    if previous >= 0 and PP[previous + 1].page == page and PP[previous + 1].gen == S[g].gen and PP[previous + 1].pool == pool:
         entry = previous + 1
         record = publication_of(PB, K, key, entry)
     if record < 0:
         entry = find_publication(S, P, PB, PP, K, key, pool, page)
         record = publication_of(PB, K, key, entry)
     if record < 0:
-        return -2 if not P[pool, B_KNOWN] and C[g, ALLOC_EV] < 0 else -1
-    published = PB[record, PB_DIGEST]
+        return -2 if not P[pool].known and C[g].alloc_ev < 0 else -1
+    published = PB[record].digest
     if digest >= 0 and published >= 0 and digest != published:
         return -1
     return entry
@@ -362,40 +318,40 @@ def share(
     has_key: bool,
 ) -> None:  # fmt: skip
     """A request attaches to pages that exist already."""
-    base = P[pool, B_BASE]
-    record = CT[CT_SHARES]
-    CT[CT_SHARES] += 1
-    start = CT[CT_SHARE_PAGES]
-    CT[CT_SHARE_PAGES] += n
-    first = R[rp, R_NEXT] if tok0 < 0 else tok0 // P[pool, B_TOKENS]
-    earlier = R[rp, R_SHARE] >= 0
+    base = P[pool].base
+    record = CT.shares
+    CT.shares += 1
+    start = CT.share_pages
+    CT.share_pages += n
+    first = R[rp].next if tok0 < 0 else tok0 // P[pool].tokens
+    earlier = R[rp].share >= 0
     previous = -1
     for i in range(n):
         page = G1[off + i]
         g = base + page
-        gen = S[g, GEN]
+        gen = S[g].gen
         entry = admits(S, C, A, P, PB, PP, K, pool, page, actor, key, digest, has_key, previous)
         previous = entry if entry >= 0 else -1
-        SP[start + i, 0] = page
-        SP[start + i, 1] = gen
-        SP[start + i, 2] = 1 if entry != -1 else 0
-        if S[g, OWNER] == actor or (earlier and share_of(R, SH, SP, rp, page, gen, first + i) >= 0):
-            SP[start + i, 1] = -1  # it holds the page already; one hold is released by one free
-            if S[g, OWNER] != actor:
+        SP[start + i].page = page
+        SP[start + i].gen = gen
+        SP[start + i].flags = 1 if entry != -1 else 0
+        if S[g].owner == actor or (earlier and share_of(R, SH, SP, rp, page, gen, first + i) >= 0):
+            SP[start + i].gen = -1  # it holds the page already; one hold is released by one free
+            if S[g].owner != actor:
                 old = share_of(R, SH, SP, rp, page, gen, first + i)
-                SP[old, 2] |= SP[start + i, 2]
+                SP[old].flags |= SP[start + i].flags
         else:
-            S[g, SHARERS] += 1
-            R[rp, R_HELD] += 1
-    SH[record, SH_ACTOR] = actor
-    SH[record, SH_POOL] = pool
-    SH[record, SH_OFF] = start
-    SH[record, SH_N] = n
-    SH[record, SH_TOK0] = tok0
-    SH[record, SH_TOK1] = tok1
-    SH[record, SH_EV] = ev
-    SH[record, SH_ORD] = first
-    SH[record, SH_NEXT] = R[rp, R_SHARE]
-    R[rp, R_SHARE] = record
-    if first + n > R[rp, R_NEXT]:
-        R[rp, R_NEXT] = first + n
+            S[g].sharers += 1
+            R[rp].held += 1
+    SH[record].actor = actor
+    SH[record].pool = pool
+    SH[record].off = start
+    SH[record].n = n
+    SH[record].tok0 = tok0
+    SH[record].tok1 = tok1
+    SH[record].ev = ev
+    SH[record].ord = first
+    SH[record].next = R[rp].share
+    R[rp].share = record
+    if first + n > R[rp].next:
+        R[rp].next = first + n

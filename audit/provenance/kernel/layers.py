@@ -10,62 +10,43 @@ from __future__ import annotations
 from typing import Any
 
 from kvwitness.audit.provenance.jit import kernel
-from kvwitness.audit.provenance.kernel.layout import (
-    CT_DEPTH,
-    CT_LAYER_FREE,
-    CT_LAYERS,
-    HI,
-    L_EV,
-    L_FLAGS,
-    L_GEN,
-    L_HI,
-    L_LO,
-    L_NEXT,
-    L_ORIGIN,
-    L_WRITER,
-    LEV,
-    LFLAGS,
-    LGEN,
-    LO,
-    NEXT,
-    ORIGIN,
-    WRITER,
-)
 
 
 @kernel
 def drop_below(S: Any, L: Any, CT: Any, g: int, lo: int, hi: int) -> None:
     """Release the layers under the newest that [lo, hi) covers entirely."""
+    state = S[g]
     previous = -1
-    node = S[g, NEXT]
+    node = state.next
     depth = 2
     while node >= 0:
-        below = L[node, L_NEXT]
-        if L[node, L_LO] >= lo and L[node, L_HI] <= hi:
+        below = L[node].next
+        if L[node].lo >= lo and L[node].hi <= hi:
             if previous < 0:
-                S[g, NEXT] = below
+                state.next = below
             else:
-                L[previous, L_NEXT] = below
-            L[node, L_NEXT] = CT[CT_LAYER_FREE]
-            CT[CT_LAYER_FREE] = node
+                L[previous].next = below
+            L[node].next = CT.layer_free
+            CT.layer_free = node
         else:
             previous = node
             depth += 1
         node = below
-    if depth > CT[CT_DEPTH]:
-        CT[CT_DEPTH] = depth
+    if depth > CT.depth:
+        CT.depth = depth
 
 
 @kernel
 def clear_layers(S: Any, L: Any, CT: Any, g: int) -> None:
     """Forget all content of a page, as after a scrub."""
+    state = S[g]
     drop_below(S, L, CT, g, -(1 << 30), 1 << 30)
-    S[g, LO] = 0
-    S[g, HI] = 0
-    S[g, WRITER] = -1
-    S[g, LGEN] = -1
-    S[g, LFLAGS] = 0
-    S[g, ORIGIN] = -1
+    state.lo = 0
+    state.hi = 0
+    state.writer = -1
+    state.lgen = -1
+    state.lflags = 0
+    state.origin = -1
 
 
 @kernel
@@ -73,92 +54,94 @@ def push_layer(
     S: Any, L: Any, CT: Any, g: int, lo: int, hi: int, writer: int, gen: int, ev: int, flags: int, origin: int
 ) -> None:
     """Record that [lo, hi) of page g now holds what `writer` wrote at event `ev` in generation `gen`."""
-    if S[g, HI] > S[g, LO]:
+    state = S[g]
+    if state.hi > state.lo:
         same = (
-            S[g, WRITER] == writer and S[g, LGEN] == gen and S[g, LFLAGS] == flags and S[g, ORIGIN] == origin
+            state.writer == writer and state.lgen == gen and state.lflags == flags and state.origin == origin
         )
-        if same and lo <= S[g, HI] and hi >= S[g, LO]:
-            lo = min(lo, S[g, LO])
-            hi = max(hi, S[g, HI])
-        elif not (lo <= S[g, LO] and hi >= S[g, HI]):
-            node = CT[CT_LAYER_FREE]
+        if same and lo <= state.hi and hi >= state.lo:
+            lo = min(lo, state.lo)
+            hi = max(hi, state.hi)
+        elif not (lo <= state.lo and hi >= state.hi):
+            node = CT.layer_free
             if node >= 0:
-                CT[CT_LAYER_FREE] = L[node, L_NEXT]
+                CT.layer_free = L[node].next
             else:
-                node = CT[CT_LAYERS]
-                CT[CT_LAYERS] += 1
-            L[node, L_LO] = S[g, LO]
-            L[node, L_HI] = S[g, HI]
-            L[node, L_WRITER] = S[g, WRITER]
-            L[node, L_GEN] = S[g, LGEN]
-            L[node, L_EV] = S[g, LEV]
-            L[node, L_FLAGS] = S[g, LFLAGS]
-            L[node, L_ORIGIN] = S[g, ORIGIN]
-            L[node, L_NEXT] = S[g, NEXT]
-            S[g, NEXT] = node
-    S[g, LO] = lo
-    S[g, HI] = hi
-    S[g, WRITER] = writer
-    S[g, LGEN] = gen
-    S[g, LEV] = ev
-    S[g, LFLAGS] = flags
-    S[g, ORIGIN] = origin
-    if S[g, NEXT] >= 0:
+                node = CT.layers
+                CT.layers += 1
+            L[node].lo = state.lo
+            L[node].hi = state.hi
+            L[node].writer = state.writer
+            L[node].gen = state.lgen
+            L[node].ev = state.lev
+            L[node].flags = state.lflags
+            L[node].origin = state.origin
+            L[node].next = state.next
+            state.next = node
+    state.lo = lo
+    state.hi = hi
+    state.writer = writer
+    state.lgen = gen
+    state.lev = ev
+    state.lflags = flags
+    state.origin = origin
+    if state.next >= 0:
         drop_below(S, L, CT, g, lo, hi)
 
 
-# Pieces: SCR[n, 8] int32 = lo, hi, writer, generation, event, flags, origin; writer -2 marks "never written".
+# Pieces of a page stand in SCR; a writer of -2 marks "never written".
 NEVER = -2
 
 
 @kernel
 def resolve(S: Any, L: Any, SCR: Any, g: int, lo: int, hi: int) -> int:
     """Cut [lo, hi) of a page into pieces of one writer each; returns how many stand in SCR."""
-    half = SCR.shape[0] // 2  # the second half holds what is not resolved yet
+    state = S[g]
+    half = len(SCR) // 2  # the second half holds what is not resolved yet
     open_n = 1
-    SCR[half, 0] = lo
-    SCR[half, 1] = hi
+    SCR[half].lo = lo
+    SCR[half].hi = hi
     n = 0
     node = -1
     while open_n > 0:
         if node == -1:
-            llo, lhi, w, gen, ev = S[g, LO], S[g, HI], S[g, WRITER], S[g, LGEN], S[g, LEV]
-            flags, origin, below = S[g, LFLAGS], S[g, ORIGIN], S[g, NEXT]
+            llo, lhi, w, gen, ev = state.lo, state.hi, state.writer, state.lgen, state.lev
+            flags, origin, below = state.lflags, state.origin, state.next
         else:
-            llo, lhi, w, gen, ev = L[node, L_LO], L[node, L_HI], L[node, L_WRITER], L[node, L_GEN], L[node, L_EV]
-            flags, origin, below = L[node, L_FLAGS], L[node, L_ORIGIN], L[node, L_NEXT]
+            llo, lhi, w, gen, ev = L[node].lo, L[node].hi, L[node].writer, L[node].gen, L[node].ev
+            flags, origin, below = L[node].flags, L[node].origin, L[node].next
         k = 0
         while k < open_n and lhi > llo:
-            a, b = SCR[half + k, 0], SCR[half + k, 1]
+            a, b = SCR[half + k].lo, SCR[half + k].hi
             x, y = max(a, llo), min(b, lhi)
             if x >= y:
                 k += 1
                 continue
-            SCR[n, 0], SCR[n, 1], SCR[n, 2], SCR[n, 3] = x, y, w, gen
-            SCR[n, 4], SCR[n, 5], SCR[n, 6] = ev, flags, origin
+            SCR[n].lo, SCR[n].hi, SCR[n].writer, SCR[n].gen = x, y, w, gen
+            SCR[n].ev, SCR[n].flags, SCR[n].origin = ev, flags, origin
             n += 1
             if a < x and y < b:
-                SCR[half + k, 1] = x
-                SCR[half + open_n, 0] = y
-                SCR[half + open_n, 1] = b
+                SCR[half + k].hi = x
+                SCR[half + open_n].lo = y
+                SCR[half + open_n].hi = b
                 open_n += 1
                 k += 1
             elif a < x:
-                SCR[half + k, 1] = x
+                SCR[half + k].hi = x
                 k += 1
             elif y < b:
-                SCR[half + k, 0] = y
+                SCR[half + k].lo = y
                 k += 1
             else:
                 open_n -= 1
-                SCR[half + k, 0] = SCR[half + open_n, 0]
-                SCR[half + k, 1] = SCR[half + open_n, 1]
+                SCR[half + k].lo = SCR[half + open_n].lo
+                SCR[half + k].hi = SCR[half + open_n].hi
         if below < 0:
             break
         node = below
     for k in range(open_n):
-        SCR[n, 0], SCR[n, 1], SCR[n, 2], SCR[n, 3] = SCR[half + k, 0], SCR[half + k, 1], NEVER, -1
-        SCR[n, 4], SCR[n, 5], SCR[n, 6] = -1, 0, -1
+        SCR[n].lo, SCR[n].hi, SCR[n].writer, SCR[n].gen = SCR[half + k].lo, SCR[half + k].hi, NEVER, -1
+        SCR[n].ev, SCR[n].flags, SCR[n].origin = -1, 0, -1
         n += 1
     return n
 
@@ -168,7 +151,7 @@ def foreign_after(S: Any, L: Any, SCR: Any, g: int, lo: int, hi: int, actor: int
     """Index in SCR of a piece of [lo, hi) that another wrote after event `ev`, or -1. SCR is filled anew."""
     n = resolve(S, L, SCR, g, lo, hi)
     for k in range(n):
-        if SCR[k, 2] != NEVER and SCR[k, 2] != actor and SCR[k, 4] > ev:
+        if SCR[k].writer != NEVER and SCR[k].writer != actor and SCR[k].ev > ev:
             return k
     return -1
 
@@ -176,11 +159,12 @@ def foreign_after(S: Any, L: Any, SCR: Any, g: int, lo: int, hi: int, actor: int
 @kernel
 def was_written_by(S: Any, L: Any, g: int, actor: int) -> bool:
     """Whether any extent that is still visible on the page, of whatever generation, came from this actor."""
-    if S[g, HI] > S[g, LO] and S[g, WRITER] == actor:
+    state = S[g]
+    if state.hi > state.lo and state.writer == actor:
         return True
-    node = S[g, NEXT]
+    node = state.next
     while node >= 0:
-        if L[node, L_WRITER] == actor:
+        if L[node].writer == actor:
             return True
-        node = L[node, L_NEXT]
+        node = L[node].next
     return False

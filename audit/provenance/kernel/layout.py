@@ -1,13 +1,79 @@
-"""Names for the columns of the kernel's arrays. Everything is an integer; -1 means "none".
+"""The records that the kernel keeps and reads. Everything is an integer; -1 means "none".
 
-The state of a page fills one 64-byte cache line (`S`), because the replay visits pages in no order and a line is
-what one visit costs. What only alloc, free and faults need stands in a second array (`C`).
+The state of a page fills one 64-byte cache line (`PAGE`), because the replay visits pages in no order and a line is
+what one visit costs. What only alloc, free and faults need stands in a second record (`COLD`).
 """
 
-# --- events: one column per field, E[column, event] ------------------------------------------------------------
-KIND, ACTOR, RP, POOL, P_OFF, P_N, TOK0, TOK1, OP, PHASE, TIME, GEN_GIVEN, FLAGS, REF, POOL2, RP2 = range(16)
-Q_OFF, Q_N, V_OFF, V_N, TOKENS, SOURCE, KEY, DIGEST = range(16, 24)
-N_EVENT_COLUMNS = 24
+from __future__ import annotations
+
+import numpy as np
+
+
+def _record(dtype: str, names: str) -> np.dtype[np.void]:
+    return np.dtype([(name, dtype) for name in names.split()], align=True)
+
+
+EVENT = _record(
+    "i8",
+    "kind actor rp pool p_off p_n tok0 tok1 op phase time gen_given flags ref pool2 rp2 q_off q_n v_off v_n tokens source "
+    "key digest",
+)
+"""An event. `p_*`, `q_*`, `v_*`: its lists of pages, second pages and generations; `rp`: the row of (actor, pool)."""
+
+PAGE = _record("i4", "gen owner sharers next lo hi writer lgen lev lflags origin rd_lo rd_hi step ord flags")
+"""A page. `lo` to `origin`: the newest layer of content; `next`: the layer below; `rd_*`: rows that its owner reads."""
+
+COLD = _record("i4", "open_writes previous co_owner alloc_ev free_ev freed_step read_ev reported")
+
+LAYER = _record("i4", "lo hi writer gen ev flags origin next")
+
+OPEN_WRITE = _record("i4", "actor ev gen lo hi op next")
+
+ACTOR = _record("i8", "tenant type exempt end tainted")
+
+PAIR = _record("i8", "next cover pending0 pending1 blind share transfer held read reported source")
+"""A request in a pool: next place in its table, positions covered, its shares, transfers and reads (newest first)."""
+
+POOL = _record("i8", "base size tokens ordinals sharing source allocs known traced")
+
+SHARE = _record("i8", "actor pool off n tok0 tok1 ev ord next read")
+SHARE_PAGE = _record("i4", "page gen flags")
+"""`gen` -1: detached. `flags`: 1 admitted, 2 judged sound once."""
+
+PUBLICATION = _record("i8", "ev pool off n actor digest older")
+PUBLICATION_PAGE = _record("i4", "page gen pool")
+
+TRANSFER = _record(
+    "i8",
+    "actor src_pool s_off s_n dst_pool d_off d_n tok0 tok1 ev state id older lease s_first d_first rp1 rp2",
+)
+TRANSFER_PAGE = _record("i4", "page gen origin flags")
+"""`flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`)."""
+TRANSFER_ID = _record("i8", "head lease")
+
+READ = _record("i8", "actor pool ev off n tok0 tok1 op open older")
+READ_PAGE = _record("i4", "page gen")
+
+STEP = _record("i8", "pool step open ev")
+
+PIECE = _record("i4", "lo hi writer gen ev flags origin how")
+"""A stretch of a page with one writer; scratch space."""
+
+FACT = _record("i8", "code ev a b ev2 since pool x n")
+FACT_PAGE = _record("i4", "row page gen lo hi")
+
+COUNTERS = _record(
+    "i8",
+    "facts facts0 pages layers layer_free nodes node_free shares share_pages pubs pub_pages transfers transfer_pages reads "
+    "read_pages steps depth page_events orphan_ns ev0 scratch time",
+)
+
+N_STEPS = 4096
+NOBODY = 0  # actor 0: dummy writes, padding, an engine that names no request
+
+T_REQUEST, T_CACHE, T_SESSION, T_SNAPSHOT, T_ENGINE = range(5)
+SHARE_NONE, SHARE_TENANT, SHARE_GLOBAL = range(3)
+TS_DONE, TS_FAILED, TS_DRAINED = 1, 2, 4
 
 # kinds
 (
@@ -41,79 +107,12 @@ PH_WHOLE, PH_BEGIN, PH_END = range(3)
 # event flags
 F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE = (1 << n for n in range(6))
 
-# --- page state S[page, 16] int32 ------------------------------------------------------------------------------
-GEN, OWNER, SHARERS, NEXT, LO, HI, WRITER, LGEN, LEV, LFLAGS, ORIGIN, RD_LO, RD_HI, STEP, ORD, PFLAGS = range(16)
 # page flags
 PF_KNOWN, PF_RESERVED, PF_OPEN_WRITE, PF_CO, PF_PUBLISHED = (1 << n for n in range(5))
 # layer flags
 LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK = (1 << n for n in range(4))
 
-# --- page state, cold part C[page, 8] int32 --------------------------------------------------------------------
-OPEN_WRITES, PREVIOUS, CO_OWNER, ALLOC_EV, FREE_EV, FREED_STEP, READ_EV, REPORTED = range(8)
-
-# --- layers under the newest one: L[node, 8] int32 -------------------------------------------------------------
-L_LO, L_HI, L_WRITER, L_GEN, L_EV, L_FLAGS, L_ORIGIN, L_NEXT = range(8)
-
-# --- open writes: N[node, 8] int32 -----------------------------------------------------------------------------
-N_ACTOR, N_EV, N_GEN, N_LO, N_HI, N_OP, N_NEXT = range(7)
-
-# --- actors: A[actor, 6] int64 ---------------------------------------------------------------------------------
-A_TENANT, A_TYPE, A_EXEMPT, A_END, A_TAINTED, A_SPARE = range(6)
-T_REQUEST, T_CACHE, T_SESSION, T_SNAPSHOT, T_ENGINE = range(5)
-NOBODY = 0  # actor 0: dummy writes, padding, an engine that names no request
-
-# --- request x pool: R[row, 12] int64 --------------------------------------------------------------------------
-R_NEXT, R_COVER, R_PENDING0, R_PENDING1, R_BLIND, R_READ_HI, R_SHARE, R_TRANSFER, R_HELD, R_READ, R_REPORTED, R_SOURCE = (
-    range(12)
-)
-
-# --- pools: P[pool, 12] int64 ----------------------------------------------------------------------------------
-B_BASE, B_SIZE, B_TOKENS, B_ORDINALS, B_SHARING, B_SOURCE, B_ALLOCS, B_KNOWN, B_TRACED = range(9)
-N_POOL_COLUMNS = 12
-SHARE_NONE, SHARE_TENANT, SHARE_GLOBAL = range(3)
-
-# --- shares: SH[share, 12] int64; SP[entry, 3] int32: page, generation (-1 detached), admitted -----------------
-SH_ACTOR, SH_POOL, SH_OFF, SH_N, SH_TOK0, SH_TOK1, SH_EV, SH_ORD, SH_NEXT, SH_READ = range(10)
-
-# --- publications: PB[publication, 8] int64; PP[entry, 3] int32: page, generation, pool ---------------------------
-PB_EV, PB_POOL, PB_OFF, PB_N, PB_ACTOR, PB_DIGEST, PB_OLDER = range(7)
-
-# --- transfers: TR[record, 20] int64; TP[entry, 4] int32: page, generation, origin, flags ----------------------
-(
-    TR_ACTOR,
-    TR_SRC_POOL,
-    TR_S_OFF,
-    TR_S_N,
-    TR_DST_POOL,
-    TR_D_OFF,
-    TR_D_N,
-    TR_TOK0,
-    TR_TOK1,
-    TR_EV,
-    TR_STATE,
-    TR_ID,
-    TR_OLDER,
-    TR_LEASE,
-    TR_READ_DONE,
-    TR_D_FIRST,
-    TR_RP1,
-    TR_RP2,
-    TR_S_FIRST,
-) = range(19)
-N_TRANSFER_COLUMNS = 20
-TS_DONE, TS_FAILED, TS_DRAINED = 1, 2, 4
-
-# --- reads that an explicit end may close: RR[record, 10] int64; RPG[entry, 2] int32: page, generation ---------
-RR_ACTOR, RR_POOL, RR_EV, RR_OFF, RR_N, RR_TOK0, RR_TOK1, RR_OP, RR_OPEN, RR_OLDER = range(10)
-
-# --- open steps: ST[slot, 4] int64 -----------------------------------------------------------------------------
-ST_POOL, ST_STEP, ST_OPEN, ST_EV = range(4)
-N_STEPS = 4096
-
-# --- facts: FR[row, 10] int64; FG[entry, 5] int32: row, page, generation, first row, end row -------------------
-FR_CODE, FR_EV, FR_A, FR_B, FR_EV2, FR_SINCE, FR_POOL, FR_X, FR_N = range(9)
-N_FACT_COLUMNS = 10
-
+# facts
 (
     X_UNWRITTEN,
     X_FOREIGN,
@@ -137,30 +136,3 @@ N_FACT_COLUMNS = 10
     X_TIMEOUT_FREE,
     X_OPEN_READ_HIT,
 ) = range(21)
-
-# --- counters: CT[64] int64 ------------------------------------------------------------------------------------
-(
-    CT_FACTS,
-    CT_FACTS0,
-    CT_PAGES,
-    CT_LAYERS,
-    CT_LAYER_FREE,
-    CT_NODES,
-    CT_NODE_FREE,
-    CT_SHARES,
-    CT_SHARE_PAGES,
-    CT_PUBS,
-    CT_PUB_PAGES,
-    CT_TRANSFERS,
-    CT_TRANSFER_PAGES,
-    CT_READS,
-    CT_READ_PAGES,
-    CT_STEPS,
-    CT_DEPTH,
-    CT_PAGE_EVENTS,
-    CT_ORPHAN_NS,
-    CT_EV0,
-    CT_SCRATCH,
-    CT_TIME,
-) = range(22)
-N_COUNTERS = 64

@@ -9,54 +9,18 @@ from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.holders import share_of, share_record
 from kvwitness.audit.provenance.kernel.layers import NEVER, foreign_after, resolve, was_written_by
 from kvwitness.audit.provenance.kernel.layout import (
-    A_TAINTED,
-    A_TENANT,
-    A_TYPE,
-    ALLOC_EV,
-    B_BASE,
-    B_TOKENS,
-    CO_OWNER,
-    CT_READ_PAGES,
-    CT_READS,
-    FREE_EV,
-    GEN,
-    HI,
     LF_BLANK,
     LF_FOREIGN_ORIGIN,
     LF_INTRUDER,
     LF_TAINT,
-    N_GEN,
-    N_HI,
-    N_LO,
-    N_NEXT,
     NOBODY,
     OP_COPY,
     OP_OFFLOAD,
     OP_TRANSFER,
-    OPEN_WRITES,
-    OWNER,
     PF_CO,
     PF_KNOWN,
     PF_OPEN_WRITE,
     PF_RESERVED,
-    PFLAGS,
-    PREVIOUS,
-    R_READ,
-    RR_ACTOR,
-    RR_EV,
-    RR_N,
-    RR_OFF,
-    RR_OLDER,
-    RR_OP,
-    RR_OPEN,
-    RR_POOL,
-    RR_TOK0,
-    RR_TOK1,
-    REPORTED,
-    SH_OFF,
-    SH_ORD,
-    SH_TOK0,
-    SH_TOK1,
     T_REQUEST,
     T_SESSION,
     T_SNAPSHOT,
@@ -92,28 +56,30 @@ def attachment(
 
     Pages that a session or a snapshot of the reader's own tenant keeps count as admitted.
     """
-    owner = S[g, OWNER]
-    if owner >= 0 and (A[owner, A_TYPE] == T_SESSION or A[owner, A_TYPE] == T_SNAPSHOT):
-        if A[owner, A_TENANT] == A[actor, A_TENANT]:
+    state = S[g]
+    owner = state.owner
+    if owner >= 0 and (A[owner].type == T_SESSION or A[owner].type == T_SNAPSHOT):
+        if A[owner].tenant == A[actor].tenant:
             return 1, 0, tokens
-    entry = share_of(R, SH, SP, rp, page, S[g, GEN], ordinal)
+    entry = share_of(R, SH, SP, rp, page, state.gen, ordinal)
     if entry < 0:
         return 0, 0, 0
     record = share_record(R, SH, rp, entry)
     lo, hi = 0, tokens
-    if SH[record, SH_TOK0] >= 0:
-        base = (SH[record, SH_ORD] + entry - SH[record, SH_OFF]) * tokens
-        lo = max(0, SH[record, SH_TOK0] - base)
-        hi = max(lo, min(tokens, SH[record, SH_TOK1] - base))
-    return (1 if SP[entry, 2] & 1 else 2), lo, hi
+    if SH[record].tok0 >= 0:
+        base = (SH[record].ord + entry - SH[record].off) * tokens
+        lo = max(0, SH[record].tok0 - base)
+        hi = max(lo, min(tokens, SH[record].tok1 - base))
+    return (1 if SP[entry].flags & 1 else 2), lo, hi
 
 
 @kernel
 def standing(S: Any, g: int, actor: int, writer: int, gen: int, flags: int, share: int) -> int:
     """How a piece written by `writer` in generation `gen` stands to `actor`, given its share of these rows."""
+    state = S[g]
     if writer == NEVER or flags & LF_BLANK:
-        return UNWRITTEN if S[g, PFLAGS] & PF_KNOWN or writer != NEVER else UNKNOWN
-    live = gen == S[g, GEN]
+        return UNWRITTEN if state.flags & PF_KNOWN or writer != NEVER else UNKNOWN
+    live = gen == state.gen
     if writer == actor:
         return SOUND if live else STALE_OWN
     if not live:
@@ -126,37 +92,46 @@ def standing(S: Any, g: int, actor: int, writer: int, gen: int, flags: int, shar
 @kernel
 def open_write_covers(C: Any, N: Any, S: Any, g: int, lo: int, hi: int) -> bool:
     """Whether a write that was issued in the live generation and has not ended would fill some of [lo, hi)."""
-    if not S[g, PFLAGS] & PF_OPEN_WRITE:
+    state = S[g]
+    cold = C[g]
+    if not state.flags & PF_OPEN_WRITE:
         return False
-    node = C[g, OPEN_WRITES]
+    node = cold.open_writes
     while node >= 0:
-        if N[node, N_GEN] == S[g, GEN] and N[node, N_LO] < hi and N[node, N_HI] > lo:
+        if N[node].gen == state.gen and N[node].lo < hi and N[node].hi > lo:
             return True
-        node = N[node, N_NEXT]
+        node = N[node].next
     return False
 
 
 @kernel
 def is_holder(S: Any, C: Any, R: Any, SH: Any, SP: Any, g: int, page: int, actor: int, rp: int, ordinal: int) -> bool:
     """Whether the request owns the page, is its second owner, or is attached to it."""
-    if S[g, OWNER] == actor or (S[g, PFLAGS] & PF_CO and C[g, CO_OWNER] == actor):
+    state = S[g]
+    cold = C[g]
+    if state.owner == actor or (state.flags & PF_CO and cold.co_owner == actor):
         return True
-    return bool(share_of(R, SH, SP, rp, page, S[g, GEN], ordinal) >= 0)
+    return bool(share_of(R, SH, SP, rp, page, state.gen, ordinal) >= 0)
 
 
 @kernel
 def split_by_share(S: Any, SCR: Any, g: int, n: int, lo: int, hi: int) -> int:
     """Cut the n pieces in SCR where the rows of a share begin and end; returns how many there are then."""
-    gen = S[g, GEN]
+    state = S[g]
+    gen = state.gen
     for k in range(n):
-        if SCR[k, 3] != gen:
+        if SCR[k].gen != gen:
             continue
         for cut in (lo, hi):
-            if SCR[k, 0] < cut < SCR[k, 1]:
-                for c in range(8):
-                    SCR[n, c] = SCR[k, c]
-                SCR[n, 0] = cut
-                SCR[k, 1] = cut
+            if SCR[k].lo < cut < SCR[k].hi:
+                SCR[n].lo = cut
+                SCR[n].hi = SCR[k].hi
+                SCR[n].writer = SCR[k].writer
+                SCR[n].gen = SCR[k].gen
+                SCR[n].ev = SCR[k].ev
+                SCR[n].flags = SCR[k].flags
+                SCR[n].origin = SCR[k].origin
+                SCR[k].hi = cut
                 n += 1
     return n
 
@@ -168,8 +143,10 @@ def report(
     remote: bool, holder: bool,
 ) -> None:  # fmt: skip
     """Write down one piece of a read that is not plainly sound."""
-    x, y, w, wev, flags, origin = SCR[k, 0], SCR[k, 1], SCR[k, 2], SCR[k, 4], SCR[k, 5], SCR[k, 6]
-    gen, since = S[g, GEN], C[g, ALLOC_EV]
+    state = S[g]
+    cold = C[g]
+    x, y, w, wev, flags, origin = SCR[k].lo, SCR[k].hi, SCR[k].writer, SCR[k].ev, SCR[k].flags, SCR[k].origin
+    gen, since = state.gen, cold.alloc_ev
     if how == SOUND or how == SHARED:
         if flags & LF_FOREIGN_ORIGIN:
             emit(FR, FG, CT, X_FOREIGN, ev, actor, origin, wev, since, pool, page, gen, x, y, 1)
@@ -178,15 +155,15 @@ def report(
             emit(FR, FG, CT, X_TAINTED, ev, actor, source, wev, since, pool, page, gen, x, y, 0)
         if how == SHARED:
             entry = share_of(R, SH, SP, rp, page, gen, ordinal)
-            if entry >= 0 and not SP[entry, 2] & 2 and A[w, A_TENANT] != A[actor, A_TENANT]:
+            if entry >= 0 and not SP[entry].flags & 2 and A[w].tenant != A[actor].tenant:
                 emit(FR, FG, CT, X_SHARED, ev, actor, w, wev, since, pool, page, gen, x, y, 0)
-        elif not holder and not remote and S[g, PFLAGS] & PF_KNOWN:
-            emit(FR, FG, CT, X_LATE_READ, ev, actor, -1, C[g, FREE_EV], since, pool, page, gen, x, y, 0)
+        elif not holder and not remote and state.flags & PF_KNOWN:
+            emit(FR, FG, CT, X_LATE_READ, ev, actor, -1, cold.free_ev, since, pool, page, gen, x, y, 0)
     elif how == UNKNOWN:
         emit(FR, FG, CT, X_UNKNOWN, ev, actor, -1, -1, -1, pool, page, gen, x, y, 0)
-    elif how == STALE_OWN and S[g, OWNER] != actor:
+    elif how == STALE_OWN and state.owner != actor:
         if not remote:
-            emit(FR, FG, CT, X_LATE_READ, ev, actor, S[g, OWNER], since, since, pool, page, gen, x, y, 0)
+            emit(FR, FG, CT, X_LATE_READ, ev, actor, state.owner, since, since, pool, page, gen, x, y, 0)
     elif how == FOREIGN:
         emit(FR, FG, CT, X_FOREIGN, ev, actor, w, wev, since, pool, page, gen, x, y, 0)
     else:
@@ -203,7 +180,9 @@ def read_page(
     tokens: int,
 ) -> None:  # fmt: skip
     """Judge a read of rows [lo, hi) that is not plainly a read of the reader's own complete writes."""
-    if S[g, PFLAGS] & PF_RESERVED:
+    state = S[g]
+    cold = C[g]
+    if state.flags & PF_RESERVED:
         return
     share, s_lo, s_hi = attachment(S, A, R, SH, SP, g, page, actor, rp, ordinal, tokens)
     holder = is_holder(S, C, R, SH, SP, g, page, actor, rp, ordinal)
@@ -215,31 +194,31 @@ def read_page(
     tainted = False
     sound = True
     for k in range(n):
-        part = share if SCR[k, 0] >= s_lo and SCR[k, 1] <= s_hi else 0
-        how = standing(S, g, actor, SCR[k, 2], SCR[k, 3], SCR[k, 5], part)
-        SCR[k, 7] = how
-        seen = (seen * 31 + SCR[k, 4] * 64 + SCR[k, 0] * 8 + how) & 0x3FFFFFFF
-        sound = sound and (how == SOUND or how == SHARED) and SCR[k, 5] == 0
-        tainted = tainted or how == FOREIGN or how == UNWRITTEN or (how == STALE_OWN and S[g, OWNER] == actor)
-        if how <= SHARED and SCR[k, 5] & (LF_FOREIGN_ORIGIN | LF_TAINT) and SCR[k, 6] != actor:
-            tainted = tainted or SCR[k, 6] >= 0 or how == SHARED
+        part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
+        how = standing(S, g, actor, SCR[k].writer, SCR[k].gen, SCR[k].flags, part)
+        SCR[k].how = how
+        seen = (seen * 31 + SCR[k].ev * 64 + SCR[k].lo * 8 + how) & 0x3FFFFFFF
+        sound = sound and (how == SOUND or how == SHARED) and SCR[k].flags == 0
+        tainted = tainted or how == FOREIGN or how == UNWRITTEN or (how == STALE_OWN and state.owner == actor)
+        if how <= SHARED and SCR[k].flags & (LF_FOREIGN_ORIGIN | LF_TAINT) and SCR[k].origin != actor:
+            tainted = tainted or SCR[k].origin >= 0 or how == SHARED
     if tainted:
-        A[actor, A_TAINTED] = 1
-    if S[g, OWNER] == actor:
-        if C[g, REPORTED] == seen:
+        A[actor].tainted = 1
+    if state.owner == actor:
+        if cold.reported == seen:
             return  # the same rows in the same state as at its last read: that was written down then
-        C[g, REPORTED] = seen
+        cold.reported = seen
     for k in range(n):
-        part = share if SCR[k, 0] >= s_lo and SCR[k, 1] <= s_hi else 0
-        if SCR[k, 7] != SOUND or SCR[k, 5] != 0 or not holder:
+        part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
+        if SCR[k].how != SOUND or SCR[k].flags != 0 or not holder:
             report(
-                S, C, N, A, R, SH, SP, SCR, FR, FG, CT, ev, g, page, pool, k, SCR[k, 7], actor, rp, ordinal,
-                max(part, share) if SCR[k, 7] == UNWRITTEN else part, remote, holder,
+                S, C, N, A, R, SH, SP, SCR, FR, FG, CT, ev, g, page, pool, k, SCR[k].how, actor, rp, ordinal,
+                max(part, share) if SCR[k].how == UNWRITTEN else part, remote, holder,
             )  # fmt: skip
     if sound and n == 1 and share == 1:
-        entry = share_of(R, SH, SP, rp, page, S[g, GEN], ordinal)
+        entry = share_of(R, SH, SP, rp, page, state.gen, ordinal)
         if entry >= 0:
-            SP[entry, 2] |= 2
+            SP[entry].flags |= 2
 
 
 @kernel
@@ -248,48 +227,48 @@ def remember_read(
     ev: int, pool: int, off: int, n: int, actor: int, rp: int, tok0: int, tok1: int, op: int, gen: int,
 ) -> None:  # fmt: skip
     """Keep a read that an explicit end may close later, with the generations that it began on."""
-    record = CT[CT_READS]
-    CT[CT_READS] += 1
-    start = CT[CT_READ_PAGES]
-    CT[CT_READ_PAGES] += n
-    RR[record, RR_ACTOR] = actor
-    RR[record, RR_POOL] = pool
-    RR[record, RR_EV] = ev
-    RR[record, RR_OFF] = start
-    RR[record, RR_N] = n
-    RR[record, RR_TOK0] = tok0
-    RR[record, RR_TOK1] = tok1
-    RR[record, RR_OP] = op
-    RR[record, RR_OPEN] = 1
-    RR[record, RR_OLDER] = R[rp, R_READ]
-    R[rp, R_READ] = record
-    base = P[pool, B_BASE]
+    record = CT.reads
+    CT.reads += 1
+    start = CT.read_pages
+    CT.read_pages += n
+    RR[record].actor = actor
+    RR[record].pool = pool
+    RR[record].ev = ev
+    RR[record].off = start
+    RR[record].n = n
+    RR[record].tok0 = tok0
+    RR[record].tok1 = tok1
+    RR[record].op = op
+    RR[record].open = 1
+    RR[record].older = R[rp].read
+    R[rp].read = record
+    base = P[pool].base
     for i in range(n):
         page = G1[off + i]
-        RG[start + i, 0] = page
-        RG[start + i, 1] = gen if gen >= 0 else S[base + page, GEN]
+        RG[start + i].page = page
+        RG[start + i].gen = gen if gen >= 0 else S[base + page].gen
 
 
 @kernel
 def find_read(R: Any, RR: Any, RG: Any, G1: Any, off: int, n: int, rp: int, tok0: int, tok1: int, op: int) -> int:
     """The latest open read of the same request, pool, operation, pages and positions, or -1."""
-    record = R[rp, R_READ]
+    record = R[rp].read
     while record >= 0:
         if (
-            RR[record, RR_OPEN]
-            and RR[record, RR_OP] == op
-            and RR[record, RR_N] == n
-            and RR[record, RR_TOK0] == tok0
-            and RR[record, RR_TOK1] == tok1
+            RR[record].open
+            and RR[record].op == op
+            and RR[record].n == n
+            and RR[record].tok0 == tok0
+            and RR[record].tok1 == tok1
         ):
             same = True
             for i in range(n):
-                if RG[RR[record, RR_OFF] + i, 0] != G1[off + i]:
+                if RG[RR[record].off + i].page != G1[off + i]:
                     same = False
                     break
             if same:
                 return int(record)
-        record = RR[record, RR_OLDER]
+        record = RR[record].older
     return -1
 
 
@@ -302,30 +281,32 @@ def late_read_page(
 
     Returns the other writer whose content arrived before the read was complete, or -1.
     """
-    owner = S[g, OWNER]
-    if S[g, PFLAGS] & PF_RESERVED or (S[g, GEN] == 0 and owner < 0 and S[g, HI] == 0):
+    state = S[g]
+    cold = C[g]
+    owner = state.owner
+    if state.flags & PF_RESERVED or (state.gen == 0 and owner < 0 and state.hi == 0):
         return -1  # reserved, or a page of which the record knows nothing at all
-    kept = S[g, GEN] == gen and (owner >= 0 and A[owner, A_TYPE] != T_REQUEST)
-    kept = kept or (S[g, GEN] == gen and is_holder(S, C, R, SH, SP, g, page, actor, rp, -1))
+    kept = state.gen == gen and (owner >= 0 and A[owner].type != T_REQUEST)
+    kept = kept or (state.gen == gen and is_holder(S, C, R, SH, SP, g, page, actor, rp, -1))
     if kept and not lease:
         return -1
-    if S[g, GEN] == gen and not kept and C[g, PREVIOUS] != actor and not was_written_by(S, L, g, actor):
+    if state.gen == gen and not kept and cold.previous != actor and not was_written_by(S, L, g, actor):
         return -1  # it was never the reader's: what it met there is judged as a read, not as a late one
     k = foreign_after(S, L, SCR, g, lo, hi, actor, began)
-    if k < 0 and S[g, GEN] != gen:
+    if k < 0 and state.gen != gen:
         n = resolve(S, L, SCR, g, lo, hi)
         for j in range(n):
-            if SCR[j, 2] != NEVER and SCR[j, 2] != actor and SCR[j, 3] > gen:
+            if SCR[j].writer != NEVER and SCR[j].writer != actor and SCR[j].gen > gen:
                 k = j
                 break
-    since = C[g, ALLOC_EV]
+    since = cold.alloc_ev
     if k >= 0:
-        other, when = SCR[k, 2], SCR[k, 4]
-        emit(FR, FG, CT, X_LATE_READ, ev, actor, other, when, since, pool, page, S[g, GEN], lo, hi, 2)
-        A[actor, A_TAINTED] = 1
+        other, when = SCR[k].writer, SCR[k].ev
+        emit(FR, FG, CT, X_LATE_READ, ev, actor, other, when, since, pool, page, state.gen, lo, hi, 2)
+        A[actor].tainted = 1
         return int(other)
-    when = C[g, FREE_EV]
-    emit(FR, FG, CT, X_LATE_READ, ev, actor, -1, when, since, pool, page, S[g, GEN], lo, hi, 1 if lease else 0)
+    when = cold.free_ev
+    emit(FR, FG, CT, X_LATE_READ, ev, actor, -1, when, since, pool, page, state.gen, lo, hi, 1 if lease else 0)
     return -1
 
 
@@ -335,16 +316,16 @@ def end_read(
     CT: Any, ev: int, record: int, lease: int, rp: int,
 ) -> None:  # fmt: skip
     """An explicit end closes a read that was remembered."""
-    RR[record, RR_OPEN] = 0
-    pool = RR[record, RR_POOL]
-    tokens = P[pool, B_TOKENS]
-    base = P[pool, B_BASE]
-    tok0, tok1 = RR[record, RR_TOK0], RR[record, RR_TOK1]
-    for i in range(RR[record, RR_N]):
-        j = RR[record, RR_OFF] + i
-        page = RG[j, 0]
+    RR[record].open = 0
+    pool = RR[record].pool
+    tokens = P[pool].tokens
+    base = P[pool].base
+    tok0, tok1 = RR[record].tok0, RR[record].tok1
+    for i in range(RR[record].n):
+        j = RR[record].off + i
+        page = RG[j].page
         lo, hi = rows_of(i, tok0, tok1, tokens)
         late_read_page(
-            S, C, L, A, R, SH, SP, SCR, FR, FG, CT, ev, base + page, page, pool, lo, hi, RR[record, RR_ACTOR], rp,
-            RR[record, RR_EV], RG[j, 1], lease,
+            S, C, L, A, R, SH, SP, SCR, FR, FG, CT, ev, base + page, page, pool, lo, hi, RR[record].actor, rp,
+            RR[record].ev, RG[j].gen, lease,
         )  # fmt: skip

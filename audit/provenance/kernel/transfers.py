@@ -8,34 +8,9 @@ from kvwitness.audit.provenance.jit import kernel
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layers import NEVER, resolve
 from kvwitness.audit.provenance.kernel.layout import (
-    ALLOC_EV,
-    B_BASE,
-    B_TOKENS,
-    CT_TRANSFER_PAGES,
-    CT_TRANSFERS,
-    GEN,
     LF_FOREIGN_ORIGIN,
     LF_TAINT,
     PF_RESERVED,
-    PFLAGS,
-    R_TRANSFER,
-    TR_ACTOR,
-    TR_D_FIRST,
-    TR_D_N,
-    TR_D_OFF,
-    TR_DST_POOL,
-    TR_EV,
-    TR_ID,
-    TR_LEASE,
-    TR_OLDER,
-    TR_READ_DONE,
-    TR_S_FIRST,
-    TR_S_N,
-    TR_S_OFF,
-    TR_SRC_POOL,
-    TR_STATE,
-    TR_TOK0,
-    TR_TOK1,
     X_FALSE_DONE,
 )
 from kvwitness.audit.provenance.kernel.reads import (
@@ -66,55 +41,54 @@ def begin_transfer(
     rp2: int, tok0: int, tok1: int, gen_off: int, gen_n: int,
 ) -> None:  # fmt: skip
     """A transfer is announced or begins. A begin after an offer keeps the generations of the offer."""
-    record = CT[CT_TRANSFERS]
-    CT[CT_TRANSFERS] += 1
-    older = TX[transfer, 0]
-    start = CT[CT_TRANSFER_PAGES]
-    CT[CT_TRANSFER_PAGES] += s_n + d_n
-    TR[record, TR_ACTOR] = actor
-    TR[record, TR_SRC_POOL] = src_pool
-    TR[record, TR_S_OFF] = start
-    TR[record, TR_S_N] = s_n
-    TR[record, TR_DST_POOL] = dst_pool
-    TR[record, TR_D_OFF] = start + s_n
-    TR[record, TR_D_N] = d_n
-    TR[record, TR_S_FIRST] = first_page(s_n, tok0, tok1, P[src_pool, B_TOKENS]) if src_pool >= 0 else 0
-    TR[record, TR_D_FIRST] = first_page(d_n, tok0, tok1, P[dst_pool, B_TOKENS]) if dst_pool >= 0 else 0
-    TR[record, TR_TOK0] = tok0
-    TR[record, TR_TOK1] = tok1
-    TR[record, TR_EV] = ev
-    TR[record, TR_STATE] = 0
-    TR[record, TR_ID] = transfer
-    TR[record, TR_OLDER] = older
-    TR[record, TR_LEASE] = -1
-    TR[record, TR_READ_DONE] = 0
+    record = CT.transfers
+    CT.transfers += 1
+    older = TX[transfer].head
+    start = CT.transfer_pages
+    CT.transfer_pages += s_n + d_n
+    TR[record].actor = actor
+    TR[record].src_pool = src_pool
+    TR[record].s_off = start
+    TR[record].s_n = s_n
+    TR[record].dst_pool = dst_pool
+    TR[record].d_off = start + s_n
+    TR[record].d_n = d_n
+    TR[record].s_first = first_page(s_n, tok0, tok1, P[src_pool].tokens) if src_pool >= 0 else 0
+    TR[record].d_first = first_page(d_n, tok0, tok1, P[dst_pool].tokens) if dst_pool >= 0 else 0
+    TR[record].tok0 = tok0
+    TR[record].tok1 = tok1
+    TR[record].ev = ev
+    TR[record].state = 0
+    TR[record].id = transfer
+    TR[record].older = older
+    TR[record].lease = -1
     same_offer = (
         older >= 0
-        and TR[older, TR_DST_POOL] < 0
-        and TR[older, TR_ACTOR] == actor
-        and TR[older, TR_S_N] == s_n
-        and TR[older, TR_SRC_POOL] == src_pool
+        and TR[older].dst_pool < 0
+        and TR[older].actor == actor
+        and TR[older].s_n == s_n
+        and TR[older].src_pool == src_pool
     )
     if same_offer:
-        TR[record, TR_EV] = TR[older, TR_EV]
+        TR[record].ev = TR[older].ev
     for i in range(s_n):
         page = G1[s_off + i]
-        gen = S[P[src_pool, B_BASE] + page, GEN]
+        gen = S[P[src_pool].base + page].gen
         if gen_n == 1:
             gen = GS[gen_off]
         elif i < gen_n:
             gen = GS[gen_off + i]
-        elif same_offer and TP[TR[older, TR_S_OFF] + i, 0] == page:
-            gen = TP[TR[older, TR_S_OFF] + i, 1]
-        TP[start + i, 0] = page
-        TP[start + i, 1] = gen
-        TP[start + i, 2] = -1
-        TP[start + i, 3] = 0
+        elif same_offer and TP[TR[older].s_off + i].page == page:
+            gen = TP[TR[older].s_off + i].gen
+        TP[start + i].page = page
+        TP[start + i].gen = gen
+        TP[start + i].origin = -1
+        TP[start + i].flags = 0
     for i in range(d_n):
-        TP[start + s_n + i, 0] = G2[d_off + i]
-    TX[transfer, 0] = record
+        TP[start + s_n + i].page = G2[d_off + i]
+    TX[transfer].head = record
     if rp2 >= 0:
-        R[rp2, R_TRANSFER] = record
+        R[rp2].transfer = record
 
 
 @kernel
@@ -123,44 +97,44 @@ def source_page(
     TP: Any, ev: int, record: int, i: int, lo: int, hi: int, rp1: int, expired: int,
 ) -> None:  # fmt: skip
     """The read of source page i is complete: late or not, and whose content left with it (kept in TP)."""
-    j = TR[record, TR_S_OFF] + i
-    if TP[j, 3] & 1:
+    j = TR[record].s_off + i
+    if TP[j].flags & 1:
         return
-    TP[j, 3] |= 1
-    pool = TR[record, TR_SRC_POOL]
-    page, gen = TP[j, 0], TP[j, 1]
-    g = P[pool, B_BASE] + page
-    actor = TR[record, TR_ACTOR]
-    first_place = TR[record, TR_S_FIRST]
-    if S[g, PFLAGS] & PF_RESERVED:
+    TP[j].flags |= 1
+    pool = TR[record].src_pool
+    page, gen = TP[j].page, TP[j].gen
+    g = P[pool].base + page
+    actor = TR[record].actor
+    first_place = TR[record].s_first
+    if S[g].flags & PF_RESERVED:
         return
     other = late_read_page(
-        S, C, L, A, R, SH, SP, SCR, FR, FG, CT, ev, g, page, pool, lo, hi, actor, rp1, TR[record, TR_EV], gen, expired
+        S, C, L, A, R, SH, SP, SCR, FR, FG, CT, ev, g, page, pool, lo, hi, actor, rp1, TR[record].ev, gen, expired
     )  # fmt: skip
     if other >= 0:
-        TP[j, 2] = other
-        TP[j, 3] |= 2
+        TP[j].origin = other
+        TP[j].flags |= 2
         return
     n = resolve(S, L, SCR, g, lo, hi)
-    share, s_lo, s_hi = attachment(S, A, R, SH, SP, g, page, actor, rp1, first_place + i, P[pool, B_TOKENS])
+    share, s_lo, s_hi = attachment(S, A, R, SH, SP, g, page, actor, rp1, first_place + i, P[pool].tokens)
     if share:
         n = split_by_share(S, SCR, g, n, s_lo, s_hi)
     for k in range(n):
-        w, wgen, flags, origin = SCR[k, 2], SCR[k, 3], SCR[k, 5], SCR[k, 6]
+        w, wgen, flags, origin = SCR[k].writer, SCR[k].gen, SCR[k].flags, SCR[k].origin
         if w == NEVER or w < 0:
             continue
-        part = share if SCR[k, 0] >= s_lo and SCR[k, 1] <= s_hi else 0
+        part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
         how = standing(S, g, actor, w, wgen, flags, part)
         if how == FOREIGN:
-            TP[j, 2] = w
-            TP[j, 3] |= 2
+            TP[j].origin = w
+            TP[j].flags |= 2
         elif how == SOUND or how == SHARED or how == STALE_OWN:
             if flags & LF_FOREIGN_ORIGIN:
-                TP[j, 2] = origin
-                TP[j, 3] |= 2
-            elif flags & LF_TAINT and not TP[j, 3] & 2:
-                TP[j, 2] = origin if origin >= 0 else w
-                TP[j, 3] |= 4
+                TP[j].origin = origin
+                TP[j].flags |= 2
+            elif flags & LF_TAINT and not TP[j].flags & 2:
+                TP[j].origin = origin if origin >= 0 else w
+                TP[j].flags |= 4
 
 
 @kernel
@@ -169,14 +143,14 @@ def settle_source(
     TP: Any, ev: int, record: int, pos0: int, pos1: int, rp1: int, time: int,
 ) -> None:  # fmt: skip
     """The source pages that hold positions [pos0, pos1) of a transfer have been read."""
-    if TR[record, TR_S_N] == 0:
+    if TR[record].s_n == 0:
         return
-    tokens = P[TR[record, TR_SRC_POOL], B_TOKENS]
-    lease = TR[record, TR_LEASE]
+    tokens = P[TR[record].src_pool].tokens
+    lease = TR[record].lease
     expired = 1 if 0 <= lease < time else 0
-    first = TR[record, TR_S_FIRST]
-    end = TR[record, TR_TOK1]
-    for i in range(max(0, pos0 // tokens - first), min(TR[record, TR_S_N], (pos1 - 1) // tokens - first + 1)):
+    first = TR[record].s_first
+    end = TR[record].tok1
+    for i in range(max(0, pos0 // tokens - first), min(TR[record].s_n, (pos1 - 1) // tokens - first + 1)):
         start = (first + i) * tokens
         hi = tokens if end < 0 else max(0, min(tokens, end - start))
         source_page(
@@ -187,17 +161,17 @@ def settle_source(
 @kernel
 def origin_of(P: Any, TR: Any, TP: Any, record: int, pos0: int, pos1: int) -> tuple[int, int]:
     """Origin actor and layer flags of what arrived for positions [pos0, pos1): (-1, 0) when it is the request's own."""
-    if TR[record, TR_S_N] == 0:
+    if TR[record].s_n == 0:
         return -1, 0
-    tokens = P[TR[record, TR_SRC_POOL], B_TOKENS]
-    first = TR[record, TR_S_FIRST]
+    tokens = P[TR[record].src_pool].tokens
+    first = TR[record].s_first
     taint = -1
-    for i in range(max(0, pos0 // tokens - first), min(TR[record, TR_S_N], (pos1 - 1) // tokens - first + 1)):
-        j = TR[record, TR_S_OFF] + i
-        if TP[j, 3] & 2:
-            return int(TP[j, 2]), LF_FOREIGN_ORIGIN
-        if TP[j, 3] & 4:
-            taint = int(TP[j, 2])
+    for i in range(max(0, pos0 // tokens - first), min(TR[record].s_n, (pos1 - 1) // tokens - first + 1)):
+        j = TR[record].s_off + i
+        if TP[j].flags & 2:
+            return int(TP[j].origin), LF_FOREIGN_ORIGIN
+        if TP[j].flags & 4:
+            taint = int(TP[j].origin)
     if taint >= 0:
         return taint, LF_TAINT
     return -1, 0
@@ -206,17 +180,17 @@ def origin_of(P: Any, TR: Any, TP: Any, record: int, pos0: int, pos1: int) -> tu
 @kernel
 def record_for(TR: Any, TP: Any, R: Any, rp: int, page: int, actor: int, place: int) -> int:
     """The latest transfer of this request that names the destination page, or -1; `place` is where to look first."""
-    record = R[rp, R_TRANSFER] if rp >= 0 else -1
-    if record >= 0 and TR[record, TR_ACTOR] == actor:
-        k = place - TR[record, TR_D_FIRST]
-        if 0 <= k < TR[record, TR_D_N] and TP[TR[record, TR_D_OFF] + k, 0] == page:
+    record = R[rp].transfer if rp >= 0 else -1
+    if record >= 0 and TR[record].actor == actor:
+        k = place - TR[record].d_first
+        if 0 <= k < TR[record].d_n and TP[TR[record].d_off + k].page == page:
             return int(record)
     while record >= 0:
-        if TR[record, TR_ACTOR] == actor:
-            for j in range(TR[record, TR_D_OFF], TR[record, TR_D_OFF] + TR[record, TR_D_N]):
-                if TP[j, 0] == page:
+        if TR[record].actor == actor:
+            for j in range(TR[record].d_off, TR[record].d_off + TR[record].d_n):
+                if TP[j].page == page:
                     return int(record)
-        record = TR[record, TR_OLDER]
+        record = TR[record].older
     return -1
 
 
@@ -226,32 +200,32 @@ def check_done(
     TP: Any, ev: int, record: int, tokens_claimed: int, rp2: int,
 ) -> None:  # fmt: skip
     """`done` claims positions up to `tokens_claimed`: each destination page must hold complete writes of them."""
-    pool = TR[record, TR_DST_POOL]
+    pool = TR[record].dst_pool
     if pool < 0:
         return
-    tokens = P[pool, B_TOKENS]
-    lower = max(0, TR[record, TR_TOK0])
-    for i in range(TR[record, TR_D_N]):
-        page = TP[TR[record, TR_D_OFF] + i, 0]
-        g = P[pool, B_BASE] + page
-        if S[g, PFLAGS] & PF_RESERVED:
+    tokens = P[pool].tokens
+    lower = max(0, TR[record].tok0)
+    for i in range(TR[record].d_n):
+        page = TP[TR[record].d_off + i].page
+        g = P[pool].base + page
+        if S[g].flags & PF_RESERVED:
             continue
-        place = TR[record, TR_D_FIRST] + i
+        place = TR[record].d_first + i
         lo, hi = rows_of(place, 0, tokens_claimed, tokens)
         lo = max(lo, lower - place * tokens)
         if hi <= lo or place * tokens >= tokens_claimed:
             continue
-        actor = TR[record, TR_ACTOR]
+        actor = TR[record].actor
         share, s_lo, s_hi = attachment(S, A, R, SH, SP, g, page, actor, rp2, place, tokens)
         n = resolve(S, L, SCR, g, lo, hi)
         if share:
             n = split_by_share(S, SCR, g, n, s_lo, s_hi)
         for k in range(n):
-            part = share if SCR[k, 0] >= s_lo and SCR[k, 1] <= s_hi else 0
-            how = standing(S, g, actor, SCR[k, 2], SCR[k, 3], SCR[k, 5], part)
+            part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
+            how = standing(S, g, actor, SCR[k].writer, SCR[k].gen, SCR[k].flags, part)
             if how != SOUND and how != SHARED:
                 emit(
-                    FR, FG, CT, X_FALSE_DONE, ev, actor, -1, TR[record, TR_EV], C[g, ALLOC_EV], pool, page, S[g, GEN],
-                    SCR[k, 0], SCR[k, 1], 0,
+                    FR, FG, CT, X_FALSE_DONE, ev, actor, -1, TR[record].ev, C[g].alloc_ev, pool, page, S[g].gen,
+                    SCR[k].lo, SCR[k].hi, 0,
                 )  # fmt: skip
                 break

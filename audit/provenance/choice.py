@@ -1,0 +1,24 @@
+"""Which form of the kernel to run: compiling costs the better part of a minute once, interpreting costs a lot per page."""
+
+from __future__ import annotations
+
+import os
+
+from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.provenance import jit
+
+INTERPRET_BELOW = 150_000
+"""Page events up to which an interpreted replay is quicker than a first compilation."""
+
+
+def compiled_for(page_events: int) -> bool:
+    """Whether a replay of so many page events should run compiled.
+
+    The environment variable KVWITNESS_KERNEL (`compiled`, `python`) decides if it is set.
+    """
+    wanted = os.environ.get("KVWITNESS_KERNEL", "")
+    if wanted not in ("", "auto", "compiled", "python"):
+        raise KvwitnessError(f"KVWITNESS_KERNEL is {wanted!r}.", "It may be `auto`, `compiled` or `python`.")
+    if wanted in ("compiled", "python"):
+        return wanted == "compiled"
+    return page_events > INTERPRET_BELOW or (page_events > INTERPRET_BELOW // 20 and jit.is_compiled())
