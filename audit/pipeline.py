@@ -103,7 +103,7 @@ def conclude(
     for number, rule in enumerate(chosen):
         progress(f"rule {rule.id}", number / len(chosen))
         found.append(rule.query(context, rule.settings(context)))
-    findings = _with_seqs(context, pl.concat(found))
+    findings = _with_seqs(context, _named_only_where_shown(pl.concat(found)))
     progress("grouping incidents", 1.0)
     return Judgement(
         findings=findings,
@@ -112,6 +112,17 @@ def conclude(
         undecided=_undecided(context, chosen),
         page_events=page_events,
         events=events,
+    )
+
+
+def _named_only_where_shown(findings: pl.DataFrame) -> pl.DataFrame:
+    """A request's finding names other tenants only where it shows that their content was readable.
+
+    Whoever else was involved stands in `other_requests`; a list of tenants to notify must not grow by them.
+    """
+    shown = pl.col("request").is_null() | pl.col("verdict").is_in(["leak", "shared"])
+    return findings.with_columns(
+        other_tenants=pl.when(shown).then("other_tenants").otherwise(pl.lit([], pl.List(pl.String)))
     )
 
 

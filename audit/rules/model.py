@@ -41,7 +41,7 @@ FINDING_SCHEMA = pl.Schema(
         "tenant": pl.String,
         "engine": pl.String,
         "other_requests": pl.List(pl.String),
-        "other_tenants": pl.List(pl.String),
+        "other_tenants": pl.List(pl.String),  # whose content was readable; kept only where the verdict is `leak`
         "pool": pl.String,
         "pages": pl.List(pl.UInt32),
         "gens": pl.List(pl.Int64),  # parallel to pages, or empty
