@@ -7,7 +7,7 @@ from typing import Any
 from kvwitness.audit.provenance.jit import kernel
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.holders import after_free, alloc_page, free_page, publish, share
-from kvwitness.audit.provenance.kernel.layers import drop_below
+from kvwitness.audit.provenance.kernel.layers import drop_below, push_layer
 from kvwitness.audit.provenance.kernel.layout import (
     F_ANYONE,
     F_DUMMY,
@@ -240,6 +240,11 @@ def write_page(
                 S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, TR, TP, ev, record, p0, p1, TR[record].rp1, time
             )  # fmt: skip
             origin, flags = origin_of(P, TR, TP, record, p0, p1)
+    page = S[g]
+    held = page.owner == actor and page.sharers == 0 and page.flags & (PF_RESERVED | PF_CO) == 0
+    if held and (issued < 0 or issued == page.gen) and op == OP_TRANSFER:
+        push_layer(S, L, CT, g, lo, hi, actor, page.gen, ev, flags, origin)
+        return
     land(
         S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, ev, g, number, pool, lo, hi, actor, rp, op, issued, flags, origin
     )  # fmt: skip

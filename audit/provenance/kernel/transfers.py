@@ -146,13 +146,19 @@ def settle_source(
     if TR[record].s_n == 0:
         return
     tokens = P[TR[record].src_pool].tokens
-    lease = TR[record].lease
+    actor, lease = TR[record].actor, TR[record].lease
     expired = 1 if 0 <= lease < time else 0
     first = TR[record].s_first
     end = TR[record].tok1
     for i in range(max(0, pos0 // tokens - first), min(TR[record].s_n, (pos1 - 1) // tokens - first + 1)):
         start = (first + i) * tokens
         hi = tokens if end < 0 else max(0, min(tokens, end - start))
+        entry = TP[TR[record].s_off + i]
+        page = S[P[TR[record].src_pool].base + entry.page]
+        own = page.owner == actor and page.writer == actor and page.lflags == 0 and page.origin < 0
+        if own and page.gen == entry.gen and page.lgen == page.gen and page.lo == 0 and page.hi >= hi and not expired:
+            entry.flags |= 1  # its own complete content, still held: nothing to travel with it
+            continue
         source_page(
             S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, TR, TP, ev, record, i, 0, hi, rp1, expired
         )  # fmt: skip
