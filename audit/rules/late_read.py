@@ -39,7 +39,7 @@ RULE = Rule(
         "Someone was still copying a page (a transfer to another engine, an offload to the host, a kernel) "
         "when its holder let it go, or when the lease that protected it ended. What was copied depends on "
         "what became of the page meanwhile: another tenant's content is a leak, other content of the same "
-        "tenant is wrong content, and where the bytes were still the old ones the contract was broken "
+        "tenant is wrong content, and where the bytes were still the old ones the order was wrong, "
         "without harm. A remote read counts as complete when its page has landed at the other end."
     ),
     needs=("page.free",),

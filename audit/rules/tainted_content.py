@@ -28,23 +28,23 @@ _WHY = (
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Find reads of tainted content and follow it back to the reads that tainted it."""
-    rows = counted(facts(context, ["tainted"])).with_row_index("_row")
+    rows = counted(facts(context, ["tainted"])).with_row_index("_read")
     if rows.is_empty():
-        return judge(context, ID, rows.drop("_row"), None, _WHY)
+        return judge(context, ID, rows.drop("_read"), None, _WHY)
     chains = _chains(rows)
     doubts, tenants = _of_chains(chains, _origins(context))
     told = rows.drop("other_request", "other_tenant").join(
-        doubts, on="_row", how="left", maintain_order="left"
+        doubts, on="_read", how="left", maintain_order="left"
     )
-    origins = told.join(tenants, on="_row", how="left", maintain_order="left")
-    leaks = origins.group_by("_row").agg(
+    origins = told.join(tenants, on="_read", how="left", maintain_order="left")
+    leaks = origins.group_by("_read").agg(
         leak=(pl.col("other_tenant") != pl.col("tenant")).any()  # unknown on either side: no leak is shown
     )
-    requests = told.join(chains.select("_row", other_request="who"), on="_row", maintain_order="left")
+    requests = told.join(chains.select("_read", other_request="who"), on="_read", maintain_order="left")
     requests = requests.filter((pl.col("other_request") != pl.col("request")).fill_null(True))
     # One row for each name of the chain and of its tenants; only the first keeps the positions.
-    named = pl.concat([origins, requests], how="diagonal").join(leaks, on="_row", maintain_order="left")
-    again = pl.int_range(pl.len()).over("_row") > 0
+    named = pl.concat([origins, requests], how="diagonal").join(leaks, on="_read", maintain_order="left")
+    again = pl.int_range(pl.len()).over("_read") > 0
     ready = named.with_columns(
         positions=pl.when(again).then(0).otherwise("positions"),
         verdict=pl.when("leak").then(pl.lit("leak")).otherwise(pl.lit("integrity")),
@@ -82,14 +82,14 @@ def _origins(context: Context) -> pl.DataFrame:
 def _chains(rows: pl.DataFrame) -> pl.DataFrame:
     """Per row, each request (`who`) on the way back to the origin, and the event before which it counts."""
     written = pl.col("ev2").fill_null(2**62)
-    steps = rows.select("_row", who="other_request", before=written).drop_nulls("who")
+    steps = rows.select("_read", who="other_request", before=written).drop_nulls("who")
     back = rows.select("ev", next_before=written, who="request", source="other_request").drop_nulls("source")
     known = steps
     for _ in range(HOPS):
         reached = steps.join(back, on="who").filter(pl.col("ev") < pl.col("before"))
-        steps = reached.select("_row", who="source", before="next_before")
-        steps = steps.group_by("_row", "who").agg(pl.col("before").max())
-        steps = steps.join(known, on=["_row", "who"], how="anti")
+        steps = reached.select("_read", who="source", before="next_before")
+        steps = steps.group_by("_read", "who").agg(pl.col("before").max())
+        steps = steps.join(known, on=["_read", "who"], how="anti")
         if steps.is_empty():
             break
         known = pl.concat([known, steps])
@@ -100,9 +100,9 @@ def _of_chains(chains: pl.DataFrame, origins: pl.DataFrame) -> tuple[pl.DataFram
     """Per row, what is missing where no origin is proved (`doubt`), and the tenants of the origins."""
     met = chains.join(origins, on="who").filter(pl.col("ev") < pl.col("before"))
     sure = met.filter(pl.col("doubt").is_null())
-    unsure = met.join(sure.select("_row").unique(), on="_row", how="anti")
-    doubt = unsure.group_by("_row").agg(pl.col("doubt").sort().first())
-    return doubt, pl.concat([sure, unsure]).select("_row", "other_tenant").drop_nulls().unique()
+    unsure = met.join(sure.select("_read").unique(), on="_read", how="anti")
+    doubt = unsure.group_by("_read").agg(pl.col("doubt").sort().first())
+    return doubt, pl.concat([sure, unsure]).select("_read", "other_tenant").drop_nulls().unique()
 
 
 RULE = Rule(
