@@ -47,28 +47,9 @@ def unterminated_transfers(context: Context, settings: Mapping[str, float | int 
     is returned: such a record cannot tell a hanging transfer from a finished one. Transfers of no page at
     all are left out.
     """
-    moves = context.events.filter(pl.col("transfer").is_not_null())
-    starts = moves.filter(pl.col("event").is_in(STARTS)).with_columns(
-        incarnation=pl.col("incarnation").cast(pl.Int32).fill_null(0)
-    )
-    ends = moves.filter(pl.col("event").is_in(TERMINAL))
-    last_end = ends.group_by("transfer").agg(end_ev=pl.col("ev").max())
-    if last_end.select(pl.len()).collect().item() == 0:
+    hanging = _hanging(context)
+    if hanging.is_empty():
         return pl.DataFrame()
-    # A start after the last end opened the life that hangs; all lives before it ended.
-    hanging = (
-        starts.join(last_end, on="transfer", how="left")
-        .filter(pl.col("ev") > pl.col("end_ev").fill_null(-1))
-        .sort("ev")
-        .group_by("transfer", maintain_order=True)
-        .agg(
-            pl.col(*KEY).last(),
-            pl.col("src_pool", "src_pages", "dst_pool", "dst_pages").drop_nulls().last(),
-            evs=pl.col("ev"),
-            begun_ns=pl.col("ref_ns").max(),
-        )
-        .collect()
-    )
     known = context.requests.select(*KEY, "tenant", "ended_ns")
     dated = hanging.join(known, on=KEY, how="left").with_columns(
         waiting_ns=context.horizon_ns - pl.max_horizontal("ended_ns", "begun_ns")
@@ -89,6 +70,32 @@ def unterminated_transfers(context: Context, settings: Mapping[str, float | int 
         why=pl.format(
             "transfer {} has had no terminal signal for {} s", "transfer", pl.col("waiting_ns") // SECOND_NS
         ),
+    )
+
+
+def _hanging(context: Context) -> pl.DataFrame:
+    """Transfers that began, and that nobody ended since; none where the record never shows an end."""
+    moves = context.events.filter(pl.col("transfer").is_not_null())
+    starts = moves.filter(pl.col("event").is_in(STARTS)).with_columns(
+        incarnation=pl.col("incarnation").cast(pl.Int32).fill_null(0)
+    )
+    ends = moves.filter(pl.col("event").is_in(TERMINAL))
+    last_end = ends.group_by("transfer").agg(end_ev=pl.col("ev").max())
+    if last_end.select(pl.len()).collect().item() == 0:
+        return pl.DataFrame()
+    # A start after the last end opened the life that hangs; all lives before it ended.
+    return (
+        starts.join(last_end, on="transfer", how="left")
+        .filter(pl.col("ev") > pl.col("end_ev").fill_null(-1))
+        .sort("ev")
+        .group_by("transfer", maintain_order=True)
+        .agg(
+            pl.col(*KEY).last(),
+            pl.col("src_pool", "src_pages", "dst_pool", "dst_pages").drop_nulls().last(),
+            evs=pl.col("ev"),
+            begun_ns=pl.col("ref_ns").max(),
+        )
+        .collect()
     )
 
 

@@ -82,7 +82,7 @@ def _transfers(context: Context) -> pl.DataFrame:
         *KEY,
         "tenant",
         verdict=pl.when(strangers).then(pl.lit("leak")).otherwise(pl.lit("integrity")),
-        # The id alone shows nobody's content; where pages were read through it, those findings name the tenants.
+        # The id alone shows nobody's content; findings on pages read through it name the tenants.
         other_requests=pl.concat_list("request_first"),
         evs=pl.concat_list("ev_first", "ev"),
         why=pl.format("transfer {} of {} was bound to {} while live", "transfer", "request_first", "request"),

@@ -38,25 +38,21 @@ def _left_over(rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
         # What was sent is what arrived: the new content merely equals the old.
         arrived = pairs.filter(pl.col("digest") == pl.col("sent_digest"))
         same = same.join(arrived, on=["ev", *PAGE], how="anti")
+    return _describe_left_over(same.sort("ev", "page"))
+
+
+def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
+    """One row per holder, pool and former holder."""
     strangers = (pl.col("tenant") != pl.col("old_tenant")).fill_null(False)
-    grouped = (
+    key = ["holder", "incarnation", "tenant", "pool", "old_holder", "old_tenant", "strangers"]
+    found = (
         same.with_columns(strangers=strangers)
-        .sort("ev", "page")
-        .group_by(
-            "holder",
-            "incarnation",
-            "tenant",
-            "pool",
-            "old_holder",
-            "old_tenant",
-            "strangers",
-            maintain_order=True,
+        .group_by(key, maintain_order=True)
+        .agg(
+            pages=pl.col("page").unique(maintain_order=True),
+            gens=pl.col("generation").filter(pl.col("page").is_first_distinct()),
+            evs=pl.col("old_ev").append(pl.col("ev")),
         )
-    )
-    found = grouped.agg(
-        pages=pl.col("page").unique(maintain_order=True),
-        gens=pl.col("generation").filter(pl.col("page").is_first_distinct()),
-        evs=pl.col("old_ev").append(pl.col("ev")),
     )
     former = pl.coalesce("old_holder", "old_tenant", pl.lit("an unknown holder"))
     return found.select(

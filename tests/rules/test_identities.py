@@ -34,9 +34,7 @@ def test_the_second_taker_of_a_transfer_id_is_named_once() -> None:
     for t, request in ((1, "r1"), (2, "r2"), (3, "r1"), (4, "r2")):
         trace.add(t, "p/0", "transfer.begin", transfer="x", request=request)
     found = judge(ID, trace)
-    assert [(f["request"], f["other_requests"], f["other_tenants"]) for f in found] == [
-        ("r2", ["r1"], ["t-a"])
-    ]
+    assert [(f["request"], f["verdict"], f["other_requests"]) for f in found] == [("r2", "leak", ["r1"])]
 
 
 def test_a_drained_transfer_frees_its_id() -> None:
