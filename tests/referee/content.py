@@ -133,7 +133,7 @@ class Content:
         if cell.writer == r and cell.foreign == {None}:
             # its own transfer brought bytes that nobody wrote
             self.w.report("unwritten-page-read", "integrity", r, page)
-        elif self.w.request(r).doubt(page.pool.home):
+        elif self.w.doubtful(r, page):
             self.w.report("foreign-page-read", "unproven", r, page)
             return
         else:
@@ -148,7 +148,7 @@ class Content:
     def unwritten(self, r: Req, page: Page, row: int, cell: Cell | None, e: Event) -> None:
         tenants = self.whose(r, cell) if cell else set()
         verdict, others = self.w.against(r, tenants)
-        if self.coming(r, page, e) or self.w.request(r).doubt(page.pool.home):
+        if self.coming(r, page, e) or self.w.doubtful(r, page):
             verdict, others = "unproven", set()  # its own write may have come first, or be lost
         self.w.report("unwritten-page-read", verdict, r, page, others)
         if self.awaited(r, page, row):

@@ -206,7 +206,8 @@ class Unified(Sim):
             return 0
         self.read(q, self.host, 0, length, "copy")
         self.write(q, self.main, 0, length, "load", phase="begin")
-        if x.users == {q} and self.hit("host-page-recycled-during-load", 1.0):
+        alone = all(self.host.held[p] <= {q, "cache"} for p in x.pages)
+        if alone and self.hit("host-page-recycled-during-load", 1.0):
             self.recycle_host(q, x)
         yield
         if self.hit("read-before-load-end", 1.0):
@@ -400,7 +401,7 @@ class Pair(Sim):
         if self.fault == "wrong-source-pages":
             strange = [p for p, h in self.pf.held.items() if p and h and q not in h]
             if strange and self.hit("wrong-source-pages", 0.8):
-                src = [self.rng.choice(strange), *src[1:]]
+                src[first // self.pf.tokens] = self.rng.choice(strange)
         self.emit(
             source,
             "transfer.begin",

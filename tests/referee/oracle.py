@@ -373,7 +373,9 @@ class Referee:
         here = [p for p in page.pubs if p.key == d.get("key")]
         found = here or self.w.published_keys.get(d.get("key"), [])
         if not found:
-            return Share(lo, hi, page.gen, "never" if page.known else "unknown", False, "absent")
+            return Share(
+                lo, hi, page.gen, "unknown" if page.dirty or not page.known else "never", False, "absent"
+            )
         pub = found[-1]
         if d.get("digest") is None or pub.digest is None:
             digests = "absent"

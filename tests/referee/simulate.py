@@ -123,7 +123,7 @@ class Sim:
         self.salts = {f"t-{n}": (f"s:{n}" if rng.random() < 0.4 else None) for n in ("ash", "birch", "cedar")}
         self.with_digest = rng.random() < 0.8
         self.with_ns = rng.random() < 0.5
-        self.per_page = rng.random() < 0.4
+        self.per_page = fault != "write-into-shared-page" and rng.random() < 0.4
         self.with_steps = fault == "free-in-step" or rng.random() < 0.7
         self.with_gen = rng.random() < 0.3
         self.gens: dict[tuple[Pool, int], int] = defaultdict(int)
@@ -160,8 +160,7 @@ class Sim:
     def pool(self, name: str, size: int, tokens: int, kind: str = "kv", sharing: str = "tenant") -> Pool:
         source = "/".join(name.split("/")[:2])
         pool = Pool(name, source, size, tokens, kind, sharing)
-        first = 0 if kind == "host" else 1
-        pool.free = list(range(first, size))
+        pool.free = list(range(1, size))
         if self.rng.random() < 0.5:
             self.rng.shuffle(pool.free)
         reserved = [] if kind == "host" else [0]
@@ -379,7 +378,9 @@ class Sim:
             return 0
         x = found[0]
         whole = len(x.pages) * pool.tokens
-        partial = not self.per_page and self.rng.random() < 0.4
+        partial = not self.per_page and self.rng.random() < (
+            0.9 if self.fault == "write-into-shared-page" else 0.4
+        )
         matched = whole - self.rng.randrange(1, pool.tokens) if partial else whole
         self.attach(q, x, matched)
         return matched
@@ -441,7 +442,7 @@ class Sim:
         prefix = "sys" if self.fault in HOST_FAULTS else self.rng.choice(("sys", "sys", "doc", f"own{i}"))
         n = 2 if prefix == "sys" else self.rng.randint(1, 3)
         prompt = n * self.tokens + self.rng.randint(1, 3 * self.tokens)
-        traffic = "health" if self.rng.random() < 0.05 else "user"
+        traffic = "health" if self.fault is None and self.rng.random() < 0.05 else "user"
         salt = self.salts[tenant]
         output = self.rng.randint(2, 2 * self.tokens)
         return Request(f"r{i:03d}", tenant, salt, prompt, output, prefix, n, traffic)

@@ -287,6 +287,10 @@ class World:
             return cell is None
         return page.dirty and (cell is None or cell.stamp < page.pool.gap_stamp)
 
+    def doubtful(self, r: Req, page: Page) -> bool:
+        """Something that gave r a right to this page, or filled it for r, may not be on record."""
+        return self.requests[r].doubt(None if page.dirty else page.pool.home)
+
     def judge(self, r: Req, page: Page, row: int, copier: bool = False) -> str:
         """`sound`, `foreign`, `unwritten`, `unknown` or, for copiers, `intact`: a former holder's bytes."""
         how, cell = self.judge_known(r, page, row, copier), page.rows.get(row)
@@ -303,7 +307,12 @@ class World:
         live = cell is not None and cell.gen == page.gen
         if cell is not None and live and cell.writer == r:
             return "foreign" if cell.foreign else "sound"
-        if cell is not None and any(self.admits(s, page, row, cell, r) for s in page.sharers.get(r, [])):
+        rights = [
+            s for s in page.sharers.get(r, []) if cell is not None and self.admits(s, page, row, cell, r)
+        ]
+        if cell is not None and rights:
+            if all(s.published == "unknown" for s in rights):
+                return "unknown"
             return "foreign" if cell.foreign else "sound"
         if cell is not None and live and self.kept_for(r, page) and self.same_tenant(cell.writer, r):
             return "sound"
