@@ -82,6 +82,7 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
         with duckdb.connect(":memory:", config={"threads": 1}) as con:
             con.execute(f"ATTACH {sql.text(str(path))} AS store (STORAGE_VERSION '{STORAGE_VERSION}')")
             con.execute("USE store")
+            con.execute("SET enable_progress_bar = false")
             con.execute("BEGIN")  # else every statement would be synced by itself
             _manifest_table(con, layout, manifest)
             _events_view(con, layout, manifest)
@@ -256,6 +257,7 @@ def attach(layout: Layout) -> duckdb.DuckDBPyConnection:
     """
     con = duckdb.connect(":memory:")
     try:
+        con.execute("SET enable_progress_bar = false")  # it would go to standard output, among the data
         con.execute(f"ATTACH {sql.text(str(layout.catalog))} AS store (READ_ONLY)")
         con.execute("USE store")
     except duckdb.Error:

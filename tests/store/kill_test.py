@@ -1,7 +1,7 @@
 """Kills writer, importer, compactor and reader at random moments; nothing acknowledged may be lost, nothing
 doubled, and no reader may ever give a wrong answer.
 
-    python -m tests.store.kill_test --kills 200 DIRECTORY
+    KVWITNESS_KILLS=200 pytest tests/store/test_store_kills.py
 
 Each role is a process of its own that works in a loop and is killed with SIGKILL and started again. The
 writer and the importer note what the store has acknowledged; the reader compares every answer with what had
@@ -12,17 +12,16 @@ At the end the store is checked as a whole.
 
 from __future__ import annotations
 
-import argparse
-import json
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import duckdb
@@ -34,8 +33,10 @@ from tests.store.support import events, sha
 ROLES = ("writer", "importer", "compactor", "reader")
 FILE_ROWS = 400
 """Events of each imported file; source `file-<n>`, seq from 0."""
-WRITER = "writer"
-"""Source and name of the writer; its seq counts from 0 without a hole."""
+WRITERS = ("writer", "writer-2")
+"""Names and sources of the writers; the seq of each counts from 0 without a hole."""
+GRACES = (0.0, 0.0, 0.3, 2.0)
+"""Grace periods in seconds, from which the compactor picks: mostly so short that readers do run into it."""
 BY_SOURCE = "SELECT source, count(*), count(DISTINCT seq), min(seq), max(seq) FROM events GROUP BY source"
 RESULTS = "SELECT (SELECT count(*) FROM first_part), (SELECT count(*) FROM second_part)"
 
@@ -59,24 +60,30 @@ class Notes:
         return int(lines[-1]) if lines else default
 
 
-def working(directory: Path, role: str) -> None:
-    """Tell the parent that the role has done something since it was started."""
-    print(role, flush=True)
+@dataclass
+class Play:
+    """What a role has to work with."""
+
+    role: str
+    store: Store
+    directory: Path
+    graces: tuple[float, ...]
+    generator: random.Random = field(default_factory=random.Random)
+
+    def notes(self, name: str) -> Notes:
+        return Notes(self.directory, name)
 
 
-def writer(store: Store, directory: Path, generator: random.Random) -> Iterator[None]:
-    acknowledged = Notes(directory, "writer")
-    frame = (
-        store.events(["source", "seq"])
-        .filter(pl.col("source") == WRITER)
-        .select(pl.col("seq").max())
-        .collect()
-    )
+def writer(play: Play) -> Iterator[None]:
+    store, generator = play.store, play.generator
+    acknowledged = play.notes(play.role)
+    mine = store.events(["source", "seq"]).filter(pl.col("source") == play.role)
+    frame = mine.select(pl.col("seq").max()).collect()
     following = (frame.item() if frame.item() is not None else -1) + 1
-    with store.writer(WRITER) as out:
+    with store.writer(play.role) as out:
         while True:
             count = generator.randint(1, 60)
-            out.append(events(count, following, source=WRITER))
+            out.append(events(count, following, source=play.role))
             out.flush()
             following += count
             acknowledged.add(following - 1)
@@ -91,26 +98,28 @@ def file(number: int, generator: random.Random) -> Iterator[object]:
         time.sleep(generator.uniform(0, 0.02))
 
 
-def importer(store: Store, directory: Path, generator: random.Random) -> Iterator[None]:
-    acknowledged = Notes(directory, "importer")
+def importer(play: Play) -> Iterator[None]:
+    store, generator = play.store, play.generator
+    acknowledged = play.notes("importer")
     while True:
         number = acknowledged.last(-1) + 1
         result = store.import_batches(file(number, generator), sha256=lambda: sha(str(number)))  # noqa: B023
         if result.record.rows != FILE_ROWS:
-            Notes(directory, "wrong").add(f"import of {FILE_ROWS} events recorded as {result.record.rows}")
+            play.notes("wrong").add(f"import of {FILE_ROWS} events recorded as {result.record.rows}")
         acknowledged.add(number)
         old = generator.randint(0, number)
         if not store.import_batches(file(old, generator), sha256=sha(str(old))).duplicate:
-            Notes(directory, "wrong").add(f"file {old} was imported twice")
+            play.notes("wrong").add(f"file {old} was imported twice")
         time.sleep(generator.uniform(0, 0.1))
         yield
 
 
-def compactor(store: Store, directory: Path, generator: random.Random) -> Iterator[None]:
+def compactor(play: Play) -> Iterator[None]:
+    store, generator = play.store, play.generator
     while True:
-        done = store.compact(grace_s=generator.choice([0.0, 0.0, 0.3, 2.0]), wait=True)
+        done = store.compact(grace_s=generator.choice(play.graces), wait=True)
         if done.damaged:
-            Notes(directory, "wrong").add(f"damaged: {done.damaged}")
+            play.notes("wrong").add(f"damaged: {done.damaged}")
         count = generator.randint(0, 9)
         part = pl.DataFrame({"n": list(range(count))}, schema={"n": pl.Int64})
         store.put_result(f"run-{time.time_ns()}", {"first_part": part, "second_part": part})
@@ -130,7 +139,7 @@ class Checker:
 
     def expect(self) -> None:
         """Take down what has been acknowledged: from now on everybody has to see it."""
-        self._written = Notes(self._directory, "writer").last(-1)
+        self._written = {w: Notes(self._directory, w).last(-1) for w in WRITERS}
         self._imported = Notes(self._directory, "importer").last(-1)
 
     def judge(self, way: str, rows: list[Row]) -> list[str]:
@@ -144,8 +153,9 @@ class Checker:
                 )
             if source.startswith("file-") and count != FILE_ROWS:
                 wrong.append(f"{way}: a part of {source}: {count} events")
-        if self._written >= 0 and seen.get(WRITER, (0, 0, 0, -1))[3] < self._written:
-            wrong.append(f"{way}: writer is at {seen.get(WRITER)}, {self._written} had been acknowledged")
+        for source, last in self._written.items():
+            if last >= 0 and seen.get(source, (0, 0, 0, -1))[3] < last:
+                wrong.append(f"{way}: {source} is at {seen.get(source)}, {last} had been acknowledged")
         missing = [n for n in range(self._imported + 1) if f"file-{n}" not in seen]
         return wrong + [f"{way}: file-{n} is missing, and had been acknowledged" for n in missing]
 
@@ -190,10 +200,11 @@ class Ways:
             raise
 
 
-def reader(store: Store, directory: Path, generator: random.Random) -> Iterator[None]:
+def reader(play: Play) -> Iterator[None]:
+    store = play.store
     ways = Ways(store, store.reader())
-    checker = Checker(directory)
-    answers, wrong = Notes(directory, "answers"), Notes(directory, "wrong")
+    checker = Checker(play.directory)
+    answers, wrong = play.notes("answers"), play.notes("wrong")
     while True:
         for ask in (ways.polars, ways.sql, ways.held_open):
             checker.expect()
@@ -207,6 +218,7 @@ def reader(store: Store, directory: Path, generator: random.Random) -> Iterator[
                     wrong.add(line)
         if store.result_runs():
             _judge_results(ways.reader, answers, wrong)
+        time.sleep(play.generator.uniform(0, 0.05))
         yield
 
 
@@ -221,16 +233,15 @@ def _judge_results(source: Reader, answers: Notes, wrong: Notes) -> None:
         wrong.add(f"results of two runs mixed: {first} and {second}")
 
 
-def play(role: str, directory: Path) -> None:
-    """Be one role until killed."""
-    parts: dict[str, Callable[[Store, Path, random.Random], Iterator[None]]] = {
-        "writer": writer,
-        "importer": importer,
-        "compactor": compactor,
-        "reader": reader,
-    }
-    for _ in parts[role](Store.open(directory / "store"), directory, random.Random()):
-        working(directory, role)
+def play(role: str, directory: Path, graces: tuple[float, ...], working: Connection) -> None:
+    """Be one role (`writer-2` is a second writer) until killed; say so once, when it has done something."""
+    log = os.open(directory / f"{role}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 2)
+    parts = {"writer": writer, "importer": importer, "compactor": compactor, "reader": reader}
+    part = parts[role.partition("-")[0]]
+    for n, _ in enumerate(part(Play(role, Store.open(directory / "store"), directory, graces))):
+        if n == 0:
+            working.send_bytes(role.encode())
 
 
 @dataclass
@@ -244,51 +255,89 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def start(role: str, directory: Path) -> subprocess.Popen[bytes]:
-    with open(directory / f"{role}.log", "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.store.kill_test", "--role", role, str(directory)],
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
+@dataclass
+class Part:
+    """A role that is being played by a process."""
+
+    role: str
+    process: ForkServerProcess
+    working: Connection
+
+    def wait_until_working(self, directory: Path) -> None:
+        try:
+            self.working.recv_bytes()
+        except EOFError:
+            log = (directory / f"{self.role}.log").read_text()
+            raise AssertionError(f"{self.role} ended by itself: {log[-3000:]}") from None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.working.close()
 
 
-def run(directory: Path, kills: int, seed: int, roles: tuple[str, ...] = ROLES) -> Outcome:
+def start(context: ForkServerContext, role: str, directory: Path, graces: tuple[float, ...]) -> Part:
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=play, args=(role, directory, graces, sender), daemon=True)
+    process.start()
+    sender.close()
+    return Part(role, process, receiver)
+
+
+def run(directory: Path, kills: int, seed: int) -> Outcome:
     """Kill `kills` times, then check everything. The roles die while they work, not while they start."""
-    Store.create(directory / "store")
     generator = random.Random(seed)
     outcome = Outcome()
-    running = {role: start(role, directory) for role in roles}
-    try:
+    with playing(directory, ROLES, GRACES) as (parts, restart):
         while outcome.kills.total() < kills:
-            role = generator.choice(roles)
-            process = running[role]
-            assert process.stdout is not None
-            if not process.stdout.readline():  # waits until it has done something
-                raise AssertionError(f"{role} ended: {(directory / f'{role}.log').read_text()[-3000:]}")
+            role = generator.choice(ROLES)
+            parts[role].wait_until_working(directory)
             time.sleep(generator.uniform(0, 0.25))
-            _kill(process)
+            parts[role].kill()
             outcome.kills[role] += 1
-            running[role] = start(role, directory)
-    finally:
-        for process in running.values():
-            _kill(process)
+            restart(role)
     conclude(directory, outcome)
     return outcome
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+def run_quietly(directory: Path, roles: tuple[str, ...], seconds: float) -> Outcome:
+    """Let the roles work side by side for some seconds, then check everything."""
+    with playing(directory, roles, (60.0,)) as (parts, _):
+        for part in parts.values():
+            part.wait_until_working(directory)
+        time.sleep(seconds)
+    outcome = Outcome()
+    conclude(directory, outcome)
+    return outcome
+
+
+@contextmanager
+def playing(
+    directory: Path, roles: tuple[str, ...], graces: tuple[float, ...]
+) -> Iterator[tuple[dict[str, Part], Callable[[str], None]]]:
+    """A new store with processes at work in it; yields them, and a function that starts one again."""
+    Store.create(directory / "store")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.store.kill_test"])  # else most of the time goes into imports
+    parts: dict[str, Part] = {}
+
+    def restart(role: str) -> None:
+        parts[role] = start(context, role, directory, graces)
+
+    for role in roles:
+        restart(role)
+    try:
+        yield parts, restart
+    finally:
+        for part in parts.values():
+            part.kill()
 
 
 def conclude(directory: Path, outcome: Outcome) -> None:
     """Check the store as it was left, tidy it, and check it again."""
     store = Store.open(directory / "store")
     checker = Checker(directory)
-    outcome.events_acknowledged = Notes(directory, "writer").last(-1) + 1
+    outcome.events_acknowledged = sum(Notes(directory, w).last(-1) + 1 for w in WRITERS)
     outcome.files_acknowledged = Notes(directory, "importer").last(-1) + 1
     outcome.answers.update(Notes(directory, "answers").lines())
     outcome.wrong += Notes(directory, "wrong").lines()
@@ -299,24 +348,3 @@ def conclude(directory: Path, outcome: Outcome) -> None:
         outcome.wrong += [f"{when}: {p.message}" for p in store.verify() if p.severity == "error"]
         store.compact(grace_s=0)
     outcome.wrong += [f"after tidying: {p.message}" for p in store.verify() if not p.name.startswith("tmp/")]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--kills", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--role", choices=ROLES)
-    arguments = parser.parse_args()
-    if arguments.role:
-        play(arguments.role, arguments.directory)
-        return
-    arguments.directory.mkdir(parents=True, exist_ok=True)
-    seed = arguments.seed if arguments.seed is not None else random.randrange(2**32)
-    outcome = run(arguments.directory, arguments.kills, seed)
-    print(json.dumps({"seed": seed, **vars(outcome)}, indent=2))
-    sys.exit(1 if outcome.wrong else 0)
-
-
-if __name__ == "__main__":
-    main()
