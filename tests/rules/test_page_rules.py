@@ -218,6 +218,18 @@ class TestLateRead:
         story.alloc("r2", "t-b", 3).read("r1", 0, 4, 3, op="offload", phase="end")
         assert told("late-read", story) == [("r1", "exposure")]
 
+    def test_past_a_lease_is_a_broken_order_even_while_the_page_is_held(self) -> None:
+        story = Story("p/0/kv", "d/0/kv")
+        for engine in ("p", "d"):
+            story.then("engine.clock", engine=engine, offset_s=0, uncertainty_s=0.01)
+        story.alloc("r1", "t-a", 3).write("r1", 0, 4, 3).alloc("r1", "t-a", 5, pool="d/0/kv")
+        story.then("transfer.begin", transfer="x", request="r1", **moved([5], [3]), tokens=4)
+        story.then("transfer.lease", transfer="x", until=story.now + 1)
+        story.write("r1", 0, 4, 5, op="transfer", pool="d/0/kv", after=5)
+        (finding,) = found("late-read", story)
+        assert (finding["request"], finding["verdict"], finding["pages"]) == ("r1", "exposure", [3])
+        assert "ended after the lease had" in finding["why"]
+
 
 def moved(dst: list[int], src: list[int] | None = None) -> dict[str, object]:
     return {
@@ -329,7 +341,7 @@ class TestOrphans:
         story = Story().alloc("r1", "t-a", 3).then("request.aborted", request="r1", by="client")
         story.free("r1", 3, reason="abort", after=650).alloc("r2", "t-b", 3, after=1000)
         (finding,) = found("orphaned-pages", story)
-        assert "650 s after" in finding["why"]
+        assert finding["why"] == "1 page was still held 650 s after the request had ended"
 
 
 class TestTaint:
