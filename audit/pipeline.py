@@ -76,7 +76,10 @@ def context_of(
     horizon = frame["ref_ns"].max() if len(frame) else 0
     assert isinstance(horizon, int)
     actors, pools = Actors(requests), pools_of(frame)
-    encoder = Encoder(actors, pools, frame["source"].unique(maintain_order=True).to_list())
+    lost = gaps.filter(pl.col("reason") != "midlife")
+    losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
+    sources = frame["source"].unique(maintain_order=True).to_list()
+    encoder = Encoder(actors, pools, sources, losses=frozenset(losses.to_list()))
     touched = int(frame["pages"].list.len().sum() or 0)
     replay = Replay(encoder, compiled=compiled_for(touched))
     narrow = frame.select(COLUMNS)

@@ -71,6 +71,7 @@ class Actors:
             "type": np.concatenate([[k.T_ENGINE], np.zeros(n, np.int64), np.array(self._holder_types, np.int64)]),
             "exempt": np.concatenate([[0], own.astype(np.int64), holders]),
             "end": np.concatenate([[-1], self.requests["ended_ns"].fill_null(-1).to_numpy(), holders - 1]),
+            "born": np.concatenate([[1], self.requests["received_ev"].is_not_null().to_numpy(), holders + 1]),
             "tainted": np.zeros(1 + n + len(holders), np.int64),
         }
 

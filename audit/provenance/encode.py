@@ -105,6 +105,8 @@ class Encoder:
     keys: Interner = field(default_factory=Interner)
     digests: Interner = field(default_factory=Interner)
     pairs: dict[int, int] = field(default_factory=dict)
+    losses: frozenset[int] = frozenset()
+    """The last events (`ev`) before a loss of telemetry, and the first after it."""
     _transfer_writers: set[int] = field(default_factory=set)
 
     def encode(self, events: pl.DataFrame) -> Encoded:
@@ -123,10 +125,14 @@ class Encoder:
         self._names(e, events)
         pages, second = self._lists(e, events)
         self._operations(e)
-        untraced = (e["kind"] == k.K_READ) & (self.pools.table["traced"][e["pool"]] == 0)
+        traced = np.append(self.pools.table["traced"], 0)  # -1, no pool, finds the last
+        untraced = (e["kind"] == k.K_READ) & (traced[e["pool"]] == 0)
         e["kind"] = np.where(untraced, k.K_NONE, e["kind"])  # a store of which nothing but reads is on record
         self._pairs(e)
         self._flags(e)
+        if self.losses:
+            lost = events["ev"].is_in(list(self.losses)).to_numpy()
+            e["flags"] |= np.where(lost, k.F_LOSS, 0)
         generations = events["src_gen"].explode().drop_nulls().to_numpy().astype(np.int64)
         first = int(events["ev"][0]) if n else 0
         return Encoded(e, pages, second, generations, first)

@@ -58,6 +58,7 @@ def pools_of(events: pl.DataFrame) -> Pools:
         pl.col("last").max().fill_null(-1),
         pl.col("source").filter(pl.col("event") == "engine.pool").first().alias("declared_by"),
         pl.col("source").filter(pl.col("event").is_in(PAGE_EVENTS)).first().alias("seen_by"),
+        pl.col("source").unique().alias("reporters"),
         pl.col("event").is_in(["page.alloc", "page.move"]).any().alias("allocs"),
         pl.col("event").is_in(["page.alloc", "page.move", "page.write", "page.copy"]).any().alias("traced"),
     )
@@ -108,5 +109,7 @@ def _numbered(rows: pl.DataFrame, sources: list[str]) -> Pools:
         table[n]["allocs"] = row["allocs"]
         table[n]["known"] = row["first_seq"] is None or row["first_seq"] <= 1
         table[n]["traced"] = row["traced"]
+        table[n]["reporters"] = sum({1 << min(numbers[s], k.REPORTERS - 1) for s in row["reporters"] if s in numbers})
+        table[n]["gap_ev"] = -1
         base += size
     return Pools(rows["pool"].to_list(), table)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from kvwitness.audit.relations import KEY
-from kvwitness.audit.rules._frames import site_of
+from kvwitness.audit.rules._frames import across_losses, site_of
 from kvwitness.audit.rules.model import Context, findings, no_findings
 
 OTHER_TENANT = pl.col("other_tenant").is_not_null() & (pl.col("other_tenant") != pl.col("tenant"))
@@ -138,21 +138,11 @@ def _against_losses(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
         .collect()
     )
     index = rows.with_row_index("_row")
+    relying = index.filter(pl.col("since").is_not_null()).drop("source").join(reporters, on="pool")
     hit = (
-        index.filter(pl.col("since").is_not_null())
-        .join(reporters, on="pool")
-        .sort("since")
-        .join_asof(
-            losses.select("before_ev", "after_ev", "from_seq", "to_seq", loser="source").sort("before_ev"),
-            left_on="since",
-            right_on="before_ev",
-            by="loser",
-            strategy="forward",
-            check_sortedness=False,
-        )
-        .filter(pl.col("after_ev") <= pl.col("ev"))
-        .unique("_row", keep="first")
-        .select("_row", "loser", "from_seq", "to_seq")
+        across_losses(relying.select("_row", "since", "ev", source="loser"), losses)
+        .unique("_row", keep="first", maintain_order=True)
+        .select("_row", "from_seq", "to_seq", loser="source")
     )
     return (
         index.join(hit, on="_row", how="left", maintain_order="left")

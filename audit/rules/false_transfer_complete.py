@@ -74,7 +74,7 @@ def _read_beyond(context: Context, claims: pl.DataFrame) -> pl.DataFrame:
 
 def _found_unwritten(context: Context, claims: pl.DataFrame) -> pl.DataFrame:
     """Reads that found pages unwritten which a report had claimed, where nothing refuted it at the time."""
-    rows = facts(context, ["unwritten"]).with_row_index("_row")
+    rows = facts(context, ["unwritten"]).filter(pl.col("x") == 0).with_row_index("_row")
     pages = rows.select("_row", *KEY, "pool", "ev", "since", "pages", "gens").explode("pages", "gens")
     claimed = _claimed_pages(context, claims.join(rows.select(KEY).unique(), on=KEY, how="semi"))
     known = facts(context, ["false_done"]).select(*KEY, "pool", "pages").explode("pages")

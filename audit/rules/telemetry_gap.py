@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
-from kvwitness.audit.rules._frames import SECOND_NS, report
+from kvwitness.audit.rules._frames import SECOND_NS, across_losses, report
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 
 ID = "telemetry-gap"
@@ -110,15 +110,7 @@ def _resting_on_lost_state(context: Context) -> pl.DataFrame:
         pl.col("source").is_in(losses["source"].unique().to_list()) & pl.col("pool").is_not_null()
     )
     seen_by = reporters.select("source", "pool").unique().collect()
-    rows = relying.join(seen_by, on="pool").sort("since")
-    hit = rows.join_asof(
-        losses.sort("before_ev"),
-        left_on="since",
-        right_on="before_ev",
-        by="source",
-        strategy="forward",
-        check_sortedness=False,
-    ).filter(pl.col("after_ev") <= pl.col("ev"))
+    hit = across_losses(relying.join(seen_by, on="pool"), losses)
     key = [*KEY, "tenant", "pool", "source", "before_ev", "after_ev", "from_seq", "to_seq", "dropped"]
     grouped = hit.group_by(key, maintain_order=True).agg(
         pages=pl.col("pages").explode().unique().sort(), read_ev=pl.col("ev").min()

@@ -120,7 +120,7 @@ def alloc_page(
     cold.reported = -1
     state.ord = -1
     if rp >= 0:
-        state.ord = R[rp].next
+        state.ord = R[rp].next if not R[rp].blind else -1
         R[rp].next += 1
         R[rp].held += 1
 
@@ -192,12 +192,7 @@ def free_page(
                     let_go(S, C, ST, FR, FG, CT, ev, g, page, pool, actor)
             return True
     if not state.flags & PF_KNOWN:
-        state.flags |= PF_KNOWN  # held since before the record began, free from here on
-        state.owner = to
-        cold.previous = actor
-        cold.free_ev = ev
-        cold.alloc_ev = ev
-        return True
+        return True  # held since before the record began; others may hold it still, so it stays unknown
     if not state.flags & PF_RESERVED:
         when = cold.free_ev if owner < 0 else cold.alloc_ev
         emit(FR, FG, CT, X_DOUBLE_FREE, ev, actor, owner, when, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
@@ -323,6 +318,8 @@ def share(
     CT.shares += 1
     start = CT.share_pages
     CT.share_pages += n
+    if R[rp].held == 0:
+        R[rp].began = ev
     first = R[rp].next if tok0 < 0 else tok0 // P[pool].tokens
     earlier = R[rp].share >= 0
     previous = -1

@@ -28,13 +28,21 @@ COLD = _record("i4", "open_writes previous co_owner alloc_ev free_ev freed_step 
 LAYER = _record("i4", "lo hi writer gen ev flags origin next")
 
 OPEN_WRITE = _record("i4", "actor ev gen lo hi op next")
+"""A write that was issued and has not landed; with op OP_OPEN_READ the read of one who does not hold the page."""
 
-ACTOR = _record("i8", "tenant type exempt end tainted")
+ACTOR = _record("i8", "tenant type exempt end tainted born")
 
-PAIR = _record("i8", "next cover pending0 pending1 blind share transfer held read reported source")
-"""A request in a pool: next place in its table, positions covered, its shares, transfers and reads (newest first)."""
+PAIR = _record("i8", "next cover pending0 pending1 blind share transfer held read reported source began")
+"""A request in a pool: next place in its table, positions covered, its shares, transfers and reads (newest first).
 
-POOL = _record("i8", "base size tokens ordinals sharing source allocs known traced")
+`began`: the event with which its present page table began."""
+
+POOL = _record("i8", "base size tokens ordinals sharing source allocs known traced reporters gap_ev")
+
+"""A pool. `reporters`: bits of the sources that report on it; `gap_ev`: the first event after the last loss at one."""
+
+REPORTERS = 62
+"""Sources with a bit of their own in `reporters`; all others share the last."""
 
 SHARE = _record("i8", "actor pool off n tok0 tok1 ev ord next read")
 SHARE_PAGE = _record("i4", "page gen flags")
@@ -48,7 +56,8 @@ TRANSFER = _record(
     "actor src_pool s_off s_n dst_pool d_off d_n tok0 tok1 ev state id older lease s_first d_first rp1 rp2",
 )
 TRANSFER_PAGE = _record("i4", "page gen origin flags")
-"""`flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`)."""
+"""`flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`),
+8 it was not written, 16 nobody can say."""
 TRANSFER_ID = _record("i8", "head lease")
 
 READ = _record("i8", "actor pool ev off n tok0 tok1 op open older")
@@ -99,18 +108,18 @@ TS_DONE, TS_FAILED, TS_DRAINED = 1, 2, 4
 ) = range(19)
 
 # operations of reads and writes
-OP_FORWARD, OP_TRANSFER, OP_LOAD, OP_COPY, OP_SCRUB, OP_DUMMY, OP_DECODE, OP_PREFILL, OP_OFFLOAD = range(9)
+OP_FORWARD, OP_TRANSFER, OP_LOAD, OP_COPY, OP_SCRUB, OP_DUMMY, OP_DECODE, OP_PREFILL, OP_OFFLOAD, OP_OPEN_READ = range(10)
 
 # phases
 PH_WHOLE, PH_BEGIN, PH_END = range(3)
 
 # event flags
-F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE = (1 << n for n in range(6))
+F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE, F_LOSS = (1 << n for n in range(7))
 
 # page flags
 PF_KNOWN, PF_RESERVED, PF_OPEN_WRITE, PF_CO, PF_PUBLISHED = (1 << n for n in range(5))
 # layer flags
-LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK = (1 << n for n in range(4))
+LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN = (1 << n for n in range(5))
 
 # facts
 (

@@ -13,9 +13,11 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_FOREIGN_ORIGIN,
     LF_INTRUDER,
     LF_TAINT,
+    LF_UNKNOWN,
     NOBODY,
     OP_COPY,
     OP_OFFLOAD,
+    OP_OPEN_READ,
     OP_TRANSFER,
     PF_CO,
     PF_KNOWN,
@@ -77,6 +79,8 @@ def attachment(
 def standing(S: Any, g: int, actor: int, writer: int, gen: int, flags: int, share: int) -> int:
     """How a piece written by `writer` in generation `gen` stands to `actor`, given its share of these rows."""
     state = S[g]
+    if flags & LF_UNKNOWN:
+        return UNKNOWN
     if writer == NEVER or flags & LF_BLANK:
         return UNWRITTEN if state.flags & PF_KNOWN or writer != NEVER else UNKNOWN
     live = gen == state.gen
@@ -98,7 +102,7 @@ def open_write_covers(C: Any, N: Any, S: Any, g: int, lo: int, hi: int) -> bool:
         return False
     node = cold.open_writes
     while node >= 0:
-        if N[node].gen == state.gen and N[node].lo < hi and N[node].hi > lo:
+        if N[node].gen == state.gen and N[node].lo < hi and N[node].hi > lo and N[node].op != OP_OPEN_READ:
             return True
         node = N[node].next
     return False
@@ -168,9 +172,39 @@ def report(
         emit(FR, FG, CT, X_FOREIGN, ev, actor, w, wev, since, pool, page, gen, x, y, 0)
     else:
         b = -1 if w == NEVER or flags & LF_BLANK else w
-        emit(FR, FG, CT, X_UNWRITTEN, ev, actor, b, wev, since, pool, page, gen, x, y, 0)
+        arrived = 1 if w == actor else 0  # it came with the reader's own transfer, from where nobody had written
+        emit(FR, FG, CT, X_UNWRITTEN, ev, actor, b, wev, since, pool, page, gen, x, y, arrived)
         if share > 0 or open_write_covers(C, N, S, g, x, y):
             emit(FR, FG, CT, X_NOT_READY, ev, actor, b, wev, since, pool, page, gen, x, y, 0)
+
+
+@kernel
+def keep_open(S: Any, C: Any, N: Any, CT: Any, g: int, actor: int, ev: int, lo: int, hi: int) -> None:
+    """Remember the read of one who does not hold the page: later writes there happen under its eyes."""
+    state = S[g]
+    cold = C[g]
+    node = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
+    while node >= 0:
+        if N[node].actor == actor and N[node].op == OP_OPEN_READ:
+            N[node].lo = min(N[node].lo, lo)
+            N[node].hi = max(N[node].hi, hi)
+            return
+        node = N[node].next
+    node = CT.node_free
+    if node >= 0:
+        CT.node_free = N[node].next
+    else:
+        node = CT.nodes
+        CT.nodes += 1
+    N[node].actor = actor
+    N[node].ev = ev
+    N[node].gen = state.gen
+    N[node].lo = lo
+    N[node].hi = hi
+    N[node].op = OP_OPEN_READ
+    N[node].next = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
+    cold.open_writes = node
+    state.flags |= PF_OPEN_WRITE
 
 
 @kernel
@@ -204,6 +238,8 @@ def read_page(
             tainted = tainted or SCR[k].origin >= 0 or how == SHARED
     if tainted:
         A[actor].tainted = 1
+        if not holder:
+            keep_open(S, C, N, CT, g, actor, ev, lo, hi)
     if state.owner == actor:
         if cold.reported == seen:
             return  # the same rows in the same state as at its last read: that was written down then
@@ -284,6 +320,8 @@ def late_read_page(
     state = S[g]
     cold = C[g]
     owner = state.owner
+    if not state.flags & PF_KNOWN:
+        return -1
     if state.flags & PF_RESERVED or (state.gen == 0 and owner < 0 and state.hi == 0):
         return -1  # reserved, or a page of which the record knows nothing at all
     kept = state.gen == gen and (owner >= 0 and A[owner].type != T_REQUEST)

@@ -11,6 +11,7 @@ from kvwitness.audit.provenance.kernel.layers import drop_below, push_layer
 from kvwitness.audit.provenance.kernel.layout import (
     F_ANYONE,
     F_DUMMY,
+    F_LOSS,
     F_PREEMPT,
     F_RECORD,
     F_TIMEOUT,
@@ -47,10 +48,12 @@ from kvwitness.audit.provenance.kernel.layout import (
     OP_TRANSFER,
     PF_CO,
     PF_KNOWN,
+    PF_OPEN_WRITE,
     PF_PUBLISHED,
     PF_RESERVED,
     PH_BEGIN,
     PH_END,
+    REPORTERS,
     T_REQUEST,
     TS_DONE,
     TS_DRAINED,
@@ -134,7 +137,7 @@ def uncovered(
         if not page.flags & PF_RESERVED:
             start = (first + i) * tokens
             emit(
-                FR, FG, CT, X_UNCOVERED, ev, E[e].actor, -1, TR[pair.transfer].ev, C[base + number].alloc_ev, pool,
+                FR, FG, CT, X_UNCOVERED, ev, E[e].actor, -1, TR[pair.transfer].ev, pair.began, pool,
                 number, page.gen, max(0, lower - start), min(tokens, tok1 - start), pair.cover,
             )  # fmt: skip
 
@@ -173,7 +176,7 @@ def read_event(
         place = first + i if positions else -1
         if page.owner == actor:
             if placed and page.ord != place and page.ord >= 0 and not page.flags & PF_RESERVED:
-                since = C[g].alloc_ev
+                since = R[rp].began
                 emit(FR, FG, CT, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, lo, hi, 0)
             if page.rd_hi == 0:
                 page.rd_lo = lo
@@ -241,12 +244,12 @@ def write_page(
             )  # fmt: skip
             origin, flags = origin_of(P, TR, TP, record, p0, p1)
     page = S[g]
-    held = page.owner == actor and page.sharers == 0 and page.flags & (PF_RESERVED | PF_CO) == 0
+    held = page.owner == actor and page.sharers == 0 and page.flags & (PF_RESERVED | PF_CO | PF_OPEN_WRITE) == 0
     if held and (issued < 0 or issued == page.gen) and op == OP_TRANSFER:
         push_layer(S, L, CT, g, lo, hi, actor, page.gen, ev, flags, origin)
         return
     land(
-        S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, ev, g, number, pool, lo, hi, actor, rp, op, issued, flags, origin
+        S, C, L, N, A, R, P, SH, SP, SCR, FR, FG, CT, ev, g, number, pool, lo, hi, actor, rp, op, issued, flags, origin
     )  # fmt: skip
 
 
@@ -278,12 +281,12 @@ def write_event(
             break
         if placed and page.owner == actor and page.ord != first + i and page.ord >= 0 and phase != PH_BEGIN:
             if not page.flags & PF_RESERVED:
-                since = C[g].alloc_ev
+                since = R[rp].began
                 emit(FR, FG, CT, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, lo, hi, 0)
         if (
             simple
             and page.owner == actor
-            and page.flags & (PF_RESERVED | PF_CO) == 0
+            and page.flags & (PF_RESERVED | PF_CO | PF_OPEN_WRITE) == 0
             and page.sharers == 0
             and (stated < 0 or stated == page.gen)
         ):
@@ -373,6 +376,11 @@ def alloc_event(
     """page.alloc"""
     actor, rp, pool, off, stated = E[e].actor, E[e].rp, E[e].pool, E[e].p_off, E[e].gen_given
     base = P[pool].base
+    if rp >= 0 and R[rp].held == 0:
+        R[rp].began = ev
+    if rp >= 0 and not P[pool].known and not A[actor].born:
+        R[rp].blind = 1  # it lived before the record did: its table has pages that nobody wrote down
+    placed = rp >= 0 and not R[rp].blind
     for i in range(E[e].p_n):
         number = G1[off + i]
         g = base + number
@@ -382,7 +390,7 @@ def alloc_event(
             page.gen = stated if stated >= 0 else page.gen + 1
             page.owner = actor
             page.flags = PF_KNOWN
-            page.ord = R[rp].next
+            page.ord = R[rp].next if placed else -1
             cold = C[g]
             cold.alloc_ev = ev
             cold.reported = -1
@@ -462,7 +470,7 @@ def step_event(E: Any, e: int, ev: int, G1: Any, S: Any, P: Any, ST: Any, CT: An
 
 @kernel
 def pair_event(
-    E: Any, e: int, ev: int, G1: Any, G2: Any, S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any,
+    E: Any, e: int, ev: int, G1: Any, G2: Any, S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any,
     PP: Any, ST: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
 ) -> None:  # fmt: skip
     """page.copy and page.move, page by page."""
@@ -472,7 +480,7 @@ def pair_event(
         g1, g2 = P[pool1].base + page1, P[pool2].base + page2
         if E[e].kind == K_COPY:
             copy_page(
-                S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, ev, g1, page1, pool1, E[e].rp, g2, page2, pool2, E[e].rp2,
+                S, C, L, N, A, R, P, SH, SP, SCR, FR, FG, CT, ev, g1, page1, pool1, E[e].rp, g2, page2, pool2, E[e].rp2,
                 E[e].actor,
             )  # fmt: skip
         else:
@@ -493,6 +501,15 @@ def pool_event(E: Any, e: int, G1: Any, S: Any, P: Any) -> None:
 
 
 @kernel
+def note_loss(P: Any, source: int, ev: int) -> None:
+    """Events of a source were lost before this one: pools that it reports on may have changed unseen."""
+    bit = 1 << min(source, REPORTERS - 1)
+    for pool in range(len(P)):
+        if P[pool].reporters & bit:
+            P[pool].gap_ev = ev
+
+
+@kernel
 def run(
     E: Any, e0: int, e1: int, G1: Any, G2: Any, GS: Any, S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any,
     SH: Any, SP: Any, PB: Any, PP: Any, K: Any, TR: Any, TP: Any, TX: Any, RR: Any, RG: Any, ST: Any, SCR: Any,
@@ -502,6 +519,8 @@ def run(
     count = CT[0]
     for e in range(e0, e1):
         kind = E[e].kind
+        if E[e].flags & F_LOSS:
+            note_loss(P, E[e].source, count.ev0 + e)
         if kind == K_NONE:
             continue
         n = E[e].p_n + E[e].q_n
@@ -541,7 +560,7 @@ def run(
         elif kind == K_STEP_BEGIN or kind == K_STEP_END:
             step_event(E, e, ev, G1, S, P, ST, count)
         elif kind == K_COPY or kind == K_MOVE:
-            pair_event(E, e, ev, G1, G2, S, C, L, A, R, P, SH, SP, PP, ST, SCR, FR, FG, count)
+            pair_event(E, e, ev, G1, G2, S, C, L, N, A, R, P, SH, SP, PP, ST, SCR, FR, FG, count)
         elif kind >= K_OFFER:
             transfer_event(E, e, ev, G1, G2, GS, S, C, L, A, R, P, SH, SP, TR, TP, TX, SCR, FR, FG, count)
         elif kind == K_POOL:

@@ -9,7 +9,10 @@ from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layers import NEVER, resolve
 from kvwitness.audit.provenance.kernel.layout import (
     LF_FOREIGN_ORIGIN,
+    LF_BLANK,
     LF_TAINT,
+    LF_UNKNOWN,
+    PF_KNOWN,
     PF_RESERVED,
     X_FALSE_DONE,
 )
@@ -18,6 +21,7 @@ from kvwitness.audit.provenance.kernel.reads import (
     SHARED,
     SOUND,
     STALE_OWN,
+    UNWRITTEN,
     attachment,
     late_read_page,
     rows_of,
@@ -113,21 +117,26 @@ def source_page(
     )  # fmt: skip
     if other >= 0:
         TP[j].origin = other
-        TP[j].flags |= 2
+        TP[j].flags |= 16 if P[pool].gap_ev >= C[g].alloc_ev and P[pool].gap_ev >= 0 else 2
         return
+    if S[g].gen == 0 and S[g].owner < 0 and S[g].hi == 0:
+        return  # a store of which nothing is on record gives no origin
     n = resolve(S, L, SCR, g, lo, hi)
     share, s_lo, s_hi = attachment(S, A, R, SH, SP, g, page, actor, rp1, first_place + i, P[pool].tokens)
     if share:
         n = split_by_share(S, SCR, g, n, s_lo, s_hi)
+    lost = P[pool].gap_ev >= C[g].alloc_ev and P[pool].gap_ev >= 0
     for k in range(n):
         w, wgen, flags, origin = SCR[k].writer, SCR[k].gen, SCR[k].flags, SCR[k].origin
         if w == NEVER or w < 0:
+            unknown = flags & LF_UNKNOWN or not S[g].flags & PF_KNOWN or lost
+            TP[j].flags |= 16 if unknown else 8
             continue
         part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
         how = standing(S, g, actor, w, wgen, flags, part)
-        if how == FOREIGN:
+        if how == FOREIGN or how == UNWRITTEN:
             TP[j].origin = w
-            TP[j].flags |= 2
+            TP[j].flags |= 16 if lost else 2
         elif how == SOUND or how == SHARED or how == STALE_OWN:
             if flags & LF_FOREIGN_ORIGIN:
                 TP[j].origin = origin
@@ -172,12 +181,17 @@ def origin_of(P: Any, TR: Any, TP: Any, record: int, pos0: int, pos1: int) -> tu
     tokens = P[TR[record].src_pool].tokens
     first = TR[record].s_first
     taint = -1
+    blank = 0
     for i in range(max(0, pos0 // tokens - first), min(TR[record].s_n, (pos1 - 1) // tokens - first + 1)):
         j = TR[record].s_off + i
         if TP[j].flags & 2:
             return int(TP[j].origin), LF_FOREIGN_ORIGIN
+        if TP[j].flags & 24:
+            blank = LF_UNKNOWN if TP[j].flags & 16 else LF_BLANK
         if TP[j].flags & 4:
             taint = int(TP[j].origin)
+    if blank:
+        return -1, blank
     if taint >= 0:
         return taint, LF_TAINT
     return -1, 0
@@ -228,6 +242,8 @@ def check_done(
             n = split_by_share(S, SCR, g, n, s_lo, s_hi)
         for k in range(n):
             part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
+            if SCR[k].writer == actor and SCR[k].gen == S[g].gen:
+                continue  # it arrived; what arrived is another question
             how = standing(S, g, actor, SCR[k].writer, SCR[k].gen, SCR[k].flags, part)
             if how != SOUND and how != SHARED:
                 emit(

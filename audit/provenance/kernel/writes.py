@@ -12,11 +12,13 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_BLANK,
     LF_INTRUDER,
     LF_TAINT,
+    LF_UNKNOWN,
     NOBODY,
     OP_COPY,
     OP_DUMMY,
     OP_FORWARD,
     OP_LOAD,
+    OP_OPEN_READ,
     OP_SCRUB,
     OP_TRANSFER,
     PF_CO,
@@ -110,7 +112,7 @@ def may_write(
 
 @kernel
 def hit_open_reads(
-    S: Any, C: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, FR: Any, FG: Any, CT: Any,
+    S: Any, C: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, FR: Any, FG: Any, CT: Any,
     ev: int, g: int, page: int, pool: int, lo: int, hi: int, writer: int,
 ) -> None:  # fmt: skip
     """A write lands on rows that others are reading: their reads are still open, so they see it."""
@@ -123,6 +125,14 @@ def hit_open_reads(
         x, y = max(lo, state.rd_lo), min(hi, state.rd_hi)
         emit(FR, FG, CT, X_OPEN_READ_HIT, ev, owner, writer, cold.read_ev, since, pool, page, gen, x, y, 0)
         A[owner].tainted = 1
+    node = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
+    while node >= 0:
+        reader = N[node].actor
+        other = N[node].op == OP_OPEN_READ and reader != writer and not 0 <= A[reader].end < now
+        if other and N[node].lo < hi and N[node].hi > lo:
+            x, y = max(lo, N[node].lo), min(hi, N[node].hi)
+            emit(FR, FG, CT, X_OPEN_READ_HIT, ev, reader, writer, N[node].ev, since, pool, page, gen, x, y, 0)
+        node = N[node].next
     if state.sharers <= 0:
         return
     tokens = P[pool].tokens
@@ -161,7 +171,7 @@ def first_sharer(SH: Any, SP: Any, CT: Any, pool: int, page: int, gen: int) -> i
 
 @kernel
 def land(
-    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
+    S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
     ev: int, g: int, page: int, pool: int, lo: int, hi: int, actor: int, rp: int, op: int, issued: int,
     flags: int, origin: int,
 ) -> None:  # fmt: skip
@@ -186,8 +196,8 @@ def land(
         and may_write(S, C, A, R, P, SH, SP, g, page, pool, actor, rp, op, lo, hi)
     )
     if legitimate:
-        if state.sharers > 0 and state.writer != actor:
-            hit_open_reads(S, C, A, R, P, SH, SP, FR, FG, CT, ev, g, page, pool, lo, hi, actor)
+        if (state.sharers > 0 and state.writer != actor) or state.flags & PF_OPEN_WRITE:
+            hit_open_reads(S, C, N, A, R, P, SH, SP, FR, FG, CT, ev, g, page, pool, lo, hi, actor)
     else:
         flags |= LF_INTRUDER
         held = moved_on or cold.previous == actor or was_written_by(S, L, g, actor)
@@ -203,7 +213,7 @@ def land(
             emit(FR, FG, CT, X_LATE_WRITE, ev, a, actor, when, since, pool, page, gen, lo, hi, 0 if victim >= 0 else 1)
         else:
             emit(FR, FG, CT, X_DOUBLE_WRITE, ev, victim, actor, since, since, pool, page, gen, lo, hi, 0)
-        hit_open_reads(S, C, A, R, P, SH, SP, FR, FG, CT, ev, g, page, pool, lo, hi, actor)
+        hit_open_reads(S, C, N, A, R, P, SH, SP, FR, FG, CT, ev, g, page, pool, lo, hi, actor)
     if op == OP_FORWARD and A[actor].tainted:
         flags |= LF_TAINT
     push_layer(S, L, CT, g, lo, hi, actor, gen, ev, flags, origin)
@@ -225,7 +235,7 @@ def place_of(S: Any, R: Any, SH: Any, SP: Any, g: int, page: int, actor: int, rp
 @kernel
 def copy_layers(
     S: Any, C: Any, L: Any, A: Any, R: Any, SH: Any, SP: Any, SCR: Any, CT: Any,
-    ev: int, g1: int, page1: int, g2: int, actor: int, rp1: int, tokens: int, intruder: int,
+    ev: int, g1: int, page1: int, g2: int, actor: int, rp1: int, tokens: int, intruder: int, lost: bool,
 ) -> None:  # fmt: skip
     """Give the target page the content of the source; what the request could soundly read becomes its own."""
     gen = S[g2].gen
@@ -236,8 +246,9 @@ def copy_layers(
     owner = S[g1].owner
     for k in range(n):
         lo, hi, w, wgen, flags, origin = SCR[k].lo, SCR[k].hi, SCR[k].writer, SCR[k].gen, SCR[k].flags, SCR[k].origin
-        if w == NEVER or flags & LF_BLANK:
-            push_layer(S, L, CT, g2, lo, hi, -1, -1, ev, LF_BLANK, -1)
+        if w == NEVER or flags & (LF_BLANK | LF_UNKNOWN):
+            known = S[g1].flags & PF_KNOWN and not flags & LF_UNKNOWN and not lost
+            push_layer(S, L, CT, g2, lo, hi, -1, -1, ev, LF_BLANK if known else LF_UNKNOWN, -1)
             continue
         part = share if lo >= s_lo and hi <= s_hi else 0
         if owner == actor and A[owner].type != T_REQUEST:
@@ -248,6 +259,8 @@ def copy_layers(
             if how == SHARED and keep & LF_TAINT and origin < 0:
                 origin = w
             push_layer(S, L, CT, g2, lo, hi, actor, gen, ev, keep | intruder, origin)
+        elif lost:
+            push_layer(S, L, CT, g2, lo, hi, -1, -1, ev, LF_UNKNOWN, -1)
         else:
             live = wgen == S[g1].gen
             push_layer(S, L, CT, g2, lo, hi, w, gen if live else gen - 1, ev, keep | intruder, origin)
@@ -255,7 +268,7 @@ def copy_layers(
 
 @kernel
 def copy_page(
-    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
+    S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
     ev: int, g1: int, page1: int, pool1: int, rp1: int, g2: int, page2: int, pool2: int, rp2: int, actor: int,
 ) -> None:  # fmt: skip
     """Duplicate a page with its provenance; the target must be the request's, or a tier page of its tenant."""
@@ -268,11 +281,14 @@ def copy_page(
     fine = may_write(S, C, A, R, P, SH, SP, g2, page2, pool2, who, rp2, OP_COPY, 0, tokens)
     if not fine:
         land(
-            S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, ev, g2, page2, pool2, 0, tokens, who, rp2, OP_COPY, -1, 0, -1
+            S, C, L, N, A, R, P, SH, SP, SCR, FR, FG, CT, ev, g2, page2, pool2, 0, tokens, who, rp2, OP_COPY, -1, 0, -1
         )  # fmt: skip
-    elif S[g2].sharers > 0:
-        hit_open_reads(S, C, A, R, P, SH, SP, FR, FG, CT, ev, g2, page2, pool2, 0, tokens, who)
-    copy_layers(S, C, L, A, R, SH, SP, SCR, CT, ev, g1, page1, g2, who, rp1, tokens, 0 if fine else LF_INTRUDER)
+    elif S[g2].sharers > 0 or S[g2].flags & PF_OPEN_WRITE:
+        hit_open_reads(S, C, N, A, R, P, SH, SP, FR, FG, CT, ev, g2, page2, pool2, 0, tokens, who)
+    copy_layers(
+        S, C, L, A, R, SH, SP, SCR, CT, ev, g1, page1, g2, who, rp1, tokens, 0 if fine else LF_INTRUDER,
+        P[pool1].gap_ev >= 0 and P[pool1].gap_ev >= C[g1].alloc_ev,
+    )  # fmt: skip
     if rp2 >= 0 and S[g2].owner == actor and P[pool2].ordinals:
         place = place_of(S, R, SH, SP, g1, page1, actor, rp1)
         if place >= 0:
@@ -300,12 +316,14 @@ def move_page(
     S[g2].rd_lo, S[g2].rd_hi = S[g1].rd_lo, S[g1].rd_hi
     S[g2].ord = place
     C[g2].read_ev = C[g1].read_ev
-    S[g2].flags |= S[g1].flags & (PF_PUBLISHED | PF_KNOWN)
+    S[g2].flags |= S[g1].flags & (PF_PUBLISHED | PF_KNOWN | PF_CO)
+    C[g2].co_owner = C[g1].co_owner
     n = resolve(S, L, SCR, g1, 0, P[pool2].tokens)
     for k in range(n):
         lo, hi, w, wgen = SCR[k].lo, SCR[k].hi, SCR[k].writer, SCR[k].gen
         if w == NEVER:
-            push_layer(S, L, CT, g2, lo, hi, -1, -1, ev, LF_BLANK, -1)
+            blank = LF_BLANK if S[g1].flags & PF_KNOWN else LF_UNKNOWN
+            push_layer(S, L, CT, g2, lo, hi, -1, -1, ev, blank, -1)
         else:
             gen = gen2 if wgen == gen1 else gen2 - 1
             push_layer(S, L, CT, g2, lo, hi, w, gen, SCR[k].ev, SCR[k].flags, SCR[k].origin)
