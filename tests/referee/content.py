@@ -507,7 +507,7 @@ class Content:
             if id(cell) not in fresh or r is not None:
                 own = r is not None and not moved and self.w.judge(r, src, row, True) == "sound"
                 gen = dst.gen
-                if moved and cell.gen != src.gen:
+                if cell.gen != src.gen:
                     gen = dst.gen - 1  # old bytes stay old
                 copied = Cell(
                     r if own else cell.writer,

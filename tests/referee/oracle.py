@@ -235,6 +235,7 @@ class Referee:
             if n in pool.reserved:
                 if r is not None:
                     self.w.report("reserved-page-use", "integrity", r, page)
+                    self.place(r, page)
                 continue
             g = gen[i] if isinstance(gen, list) and i < len(gen) else gen if isinstance(gen, int) else None
             self.take(page, holder, e, g)
@@ -387,7 +388,8 @@ class Referee:
             ns = pub.fields
             request = self.w.request(r)
             same = (ns.get("salt_hmac"), ns.get("adapter")) == (request.salt, request.adapter)
-        return Share(lo, hi, pub.gen if here else page.gen, "yes", same, digests)
+        share = Share(lo, hi, page.gen, "yes", same, digests)
+        return replace(share, gen=pub.gen, stamp=pub.stamp, by=pub.by) if here else share
 
     def shared_unfinished(self, r: Req, page: Page, lo: int, hi: int, whole: bool) -> None:
         """A published page whose writer ended without completing it is shared."""
@@ -410,7 +412,9 @@ class Referee:
         for n in page_list(d):
             page = pool.page(n)
             ns = d.get("ns") or {}
-            pub = Publication(d.get("key"), canonical(ns), d.get("digest"), page.gen, fields=ns)
+            owners = page.requests()
+            by = req_of(d) or (owners[0] if owners else None)
+            pub = Publication(d.get("key"), canonical(ns), d.get("digest"), page.gen, True, ns, e.at, by)
             page.pubs.append(pub)
             self.w.published_keys[d.get("key")].append(pub)
 
@@ -458,10 +462,10 @@ class Referee:
         dst.owners = [h for h in dst.owners if h not in holders] + holders
         self.content.copy_rows(e, r, src, dst, True, moved=True)
         for q, shares in src.sharers.items():
-            dst.sharers[q] = [replace(s, gen=dst.gen - (src.gen - s.gen)) for s in shares]
+            dst.sharers[q] = [replace(s, gen=dst.gen - (src.gen - s.gen), stamp=e.at) for s in shares]
         for pub in src.pubs:
             if pub.gen == src.gen:
-                dst.pubs.append(replace(pub, gen=dst.gen))
+                dst.pubs.append(replace(pub, gen=dst.gen, stamp=e.at))
         dst.known = src.known and dst.known
         for q in {h.request for h in holders if h.request} | set(src.sharers):
             self.take_place(q, src, dst)

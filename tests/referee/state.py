@@ -77,6 +77,8 @@ class Share:
     published: str  # yes, never, unknown
     same_space: bool  # namespaces equal
     digests: str  # equal, differ, absent
+    stamp: float = float("inf")  # when the run was published
+    by: Req | None = None  # by whom
 
 
 @dataclass
@@ -87,6 +89,8 @@ class Publication:
     gen: int
     live: bool = True
     fields: dict[str, Any] = field(default_factory=dict)
+    stamp: float = float("inf")
+    by: Req | None = None
 
 
 @dataclass(eq=False)
@@ -335,6 +339,8 @@ class World:
             return False
         if cell.writer is None:
             return False
+        if cell.stamp > s.stamp and s.by is not None and s.by not in (cell.writer, cell.by):
+            return False  # not what was published: somebody wrote over it since
         if self.same_tenant(cell.writer, r):
             return True
         if page.pool.sharing == "global" and s.same_space:
