@@ -23,15 +23,14 @@ from kvwitness.audit.relations import requests
 from kvwitness.audit.runs import AuditRun
 from kvwitness.audit.store import Store
 
-OVERVIEW = ("engine.pool", "engine.limits", "engine.clock", "request.received", "request.finished")
-"""Kinds of event that must be known before the replay begins."""
-
 
 class KernelReplay:
     """The full shadow replay, step by step, so that each step can be timed alone."""
 
     def __init__(self, overview: Iterable[pa.RecordBatch]) -> None:
-        """`overview`: the events of the kinds in `OVERVIEW` of the whole trace."""
+        """`overview`: what the replay must know before it begins, for the whole trace: pools, limits, clocks,
+        requests received and finished, and of every pool at least one event of each kind that it sees.
+        """
         events = ordered(pl.from_arrow(pa.Table.from_batches(overview)))
         actors = Actors(requests(events.lazy()))
         sources = events["source"].unique(maintain_order=True).to_list()
@@ -52,6 +51,10 @@ class KernelReplay:
     def replay(self, batch: Encoded) -> None:
         """The kernel itself."""
         self._replay.replay(batch)
+
+    def suspects(self) -> set[int]:
+        """`ev` of every event at which something was not plainly sound."""
+        return set(self._replay.take_facts()["ev"])
 
 
 @dataclass(frozen=True)

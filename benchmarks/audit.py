@@ -133,10 +133,11 @@ def notes(results: dict[str, Result]) -> list[str]:
         right = all(r["as_planted"] for r in judged.values())
         told = "exactly the planted reads" if right else "NOT the planted reads"
         out.append(f"{', '.join(judged)}: {'same answer' if same else 'DIFFERENT ANSWERS'}, {told}")
-    if "audit" in good:
-        r = good["audit"]
-        found, wrong = r["planted_found"], r["requests_wrongly_named"]
-        out.append(f"audit: {found} of {r['planted']} planted reads found, {wrong} other requests named")
+    for name, what in (("replay", "events noted"), ("audit", "requests named")):
+        if name in good:
+            r = good[name]
+            found = f"{r['planted_found']} of {r['planted']} planted reads"
+            out.append(f"{name}: {found}, {r['others']} other {what}")
     if "ingest" in good:
         r = good["ingest"]
         rate = r["rows"] / r["wall_s"]
