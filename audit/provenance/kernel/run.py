@@ -254,6 +254,23 @@ def write_page(
 
 
 @kernel
+def arrives_plain(
+    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any, TR: Any, TP: Any,
+    ev: int, rp: int, actor: int, page0: int, page1: int, first: int, n: int, tok0: int, tok1: int, time: int,
+) -> bool:  # fmt: skip
+    """Whether a transfer write brings nothing but the request's own complete content, all of it from one transfer."""
+    record = record_for(TR, TP, R, rp, page0, actor, first)
+    if record != record_for(TR, TP, R, rp, page1, actor, first + n - 1):
+        return False
+    if record < 0:
+        return True
+    rp1 = TR[record].rp1
+    return bool(
+        settle_source(S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, TR, TP, ev, record, tok0, tok1, rp1, time) == 0
+    )
+
+
+@kernel
 def write_event(
     E: Any, e: int, ev: int, G1: Any, S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any,
     TR: Any, TP: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
@@ -268,7 +285,12 @@ def write_event(
     left = tok1 - first * tokens if positions else n * tokens
     taint = LF_TAINT if op == OP_FORWARD and A[actor].tainted else 0
     placed = positions and P[pool].ordinals and actor != NOBODY
-    simple = (op == OP_FORWARD or op == OP_LOAD) and phase != PH_BEGIN and phase != PH_END
+    simple = phase != PH_BEGIN and (op == OP_FORWARD or op == OP_LOAD)
+    if phase != PH_BEGIN and op == OP_TRANSFER and n > 0 and rp >= 0 and positions:
+        simple = arrives_plain(
+            S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, TR, TP, ev, rp, actor, G1[off], G1[off + n - 1], first, n, tok0,
+            tok1, E[e].time,
+        )  # fmt: skip
     if phase != PH_BEGIN and op != OP_DUMMY and actor != NOBODY and rp >= 0:
         cover(R, rp, tok0, tok1)
     for i in range(n):

@@ -150,10 +150,11 @@ def source_page(
 def settle_source(
     S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any, TR: Any,
     TP: Any, ev: int, record: int, pos0: int, pos1: int, rp1: int, time: int,
-) -> None:  # fmt: skip
-    """The source pages that hold positions [pos0, pos1) of a transfer have been read."""
+) -> int:  # fmt: skip
+    """The source pages that hold positions [pos0, pos1) of a transfer have been read; how many were not plain."""
     if TR[record].s_n == 0:
-        return
+        return 0
+    dirty = 0
     tokens = P[TR[record].src_pool].tokens
     actor, lease = TR[record].actor, TR[record].lease
     expired = 1 if 0 <= lease < time else 0
@@ -171,6 +172,9 @@ def settle_source(
         source_page(
             S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, TR, TP, ev, record, i, 0, hi, rp1, expired
         )  # fmt: skip
+        if entry.flags & ~1:
+            dirty += 1
+    return dirty
 
 
 @kernel
