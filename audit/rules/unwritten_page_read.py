@@ -19,14 +19,26 @@ _OLD = (
     .then(pl.format("in part they still held what {} wrote, the rest no request ever wrote", "other_names"))
     .otherwise(pl.format("they still held what {} wrote", "other_names"))
 )
+_UNWRITTEN = pl.format("read {} with no complete write since the last allocation; {}", EXTENT, _OLD)
+_BROUGHT = pl.format("read {} that its own transfer had filled from pages that nothing had written", EXTENT)
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
-    """Find reads of positions without a complete write in the live generation."""
+    """Find reads of positions without a complete write in the live generation, here or where they came
+    from."""
     rows = counted(facts(context, ["unwritten"]))
-    rows = rows.with_columns(x=pl.col("other_request").is_null().cast(pl.Int64))
-    why = pl.format("read {} with no complete write since the last allocation; {}", EXTENT, _OLD)
-    return judge(context, ID, rows, BY_TENANT, why)
+    arrived = pl.col("x") == 1
+    # Here the other side is the reader itself, whose transfer brought what nobody had written.
+    brought = rows.filter(arrived).with_columns(
+        other_request=pl.lit(None, pl.String), other_tenant=pl.lit(None, pl.String)
+    )
+    rows = rows.filter(~arrived).with_columns(x=pl.col("other_request").is_null().cast(pl.Int64))
+    return pl.concat(
+        [
+            judge(context, ID, rows, BY_TENANT, _UNWRITTEN),
+            judge(context, ID, brought, pl.lit("integrity"), _BROUGHT),
+        ]
+    )
 
 
 RULE = Rule(

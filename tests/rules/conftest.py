@@ -5,12 +5,12 @@ With `KVWITNESS_KERNEL=compiled` in the environment the same tests run on the co
 
 from __future__ import annotations
 
-import importlib
 import os
 
-_given = os.environ.get("KVWITNESS_KERNEL")
-os.environ.setdefault("KVWITNESS_KERNEL", "python")
-importlib.import_module("kvwitness.audit.provenance.replay")
-if _given is None:
-    # The choice is made at the first import; programs that other tests start make their own.
-    del os.environ["KVWITNESS_KERNEL"]
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def form_of_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreted replay, unless the environment says otherwise."""
+    monkeypatch.setenv("KVWITNESS_KERNEL", os.environ.get("KVWITNESS_KERNEL", "python"))

@@ -297,6 +297,24 @@ class TestTransfers:
             "d/0 was told that transfer x is done after it had failed"
         ]
 
+    def test_what_nobody_had_written_is_unwritten_wherever_it_was_sent(self) -> None:
+        story = Story("p/0/kv", "d/0/kv").alloc("r1", "t-a", 3).alloc("r1", "t-a", 5, pool="d/0/kv")
+        story.then("transfer.begin", transfer="x", request="r1", **moved([5], [3]), tokens=4)
+        story.write("r1", 0, 4, 5, op="transfer", pool="d/0/kv")
+        self.done(story, tokens=4, observer="receiver").read("r1", 0, 4, 5, pool="d/0/kv")
+        (finding,) = found("unwritten-page-read", story)
+        assert (finding["verdict"], finding["pages"], finding["other_requests"]) == ("integrity", [5], [])
+        assert finding["why"].endswith("that its own transfer had filled from pages that nothing had written")
+        assert found("false-transfer-complete", story) == []
+
+    def test_what_a_stranger_had_left_is_foreign_wherever_it_was_sent(self) -> None:
+        story = Story("p/0/kv", "d/0/kv").left_behind("t-b", 3).alloc("r1", "t-a", 3)
+        story.alloc("r1", "t-a", 5, pool="d/0/kv")
+        story.then("transfer.begin", transfer="x", request="r1", **moved([5], [3]), tokens=4)
+        story.write("r1", 0, 4, 5, op="transfer", pool="d/0/kv").read("r1", 0, 4, 5, pool="d/0/kv")
+        (finding,) = found("foreign-page-read", story)
+        assert (finding["verdict"], finding["other_requests"], finding["pool"]) == ("leak", ["r0"], "d/0/kv")
+
 
 class TestStrayWrites:
     def test_on_a_page_of_the_index_is_the_engine_s(self) -> None:
