@@ -10,11 +10,11 @@ import typer
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.progress import progress
+from kvwitness.audit.cli.remarks import remarks
 from kvwitness.audit.cli.stores import open_or_create_store
 from kvwitness.audit.store import Store
 from kvwitness.audit.trace import TraceError
 from kvwitness.collectors.importing import Imported, import_file
-from kvwitness.collectors.remarks import remarks
 
 app = typer.Typer(add_completion=False)
 

@@ -20,6 +20,12 @@ from kvwitness.audit.errors import KvwitnessError
 GROUP = "kvwitness.commands"
 
 OWN = {
+    "audit": "kvwitness.audit.cli.audit",
+    "incidents": "kvwitness.audit.cli.incidents",
+    "explain": "kvwitness.audit.cli.explain",
+    "request": "kvwitness.audit.cli.request",
+    "page": "kvwitness.audit.cli.page",
+    "sql": "kvwitness.audit.cli.sql",
     "rules": "kvwitness.audit.cli.rules",
     "store": "kvwitness.audit.cli.store",
 }

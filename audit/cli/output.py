@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvwitness.audit.cli.tables import Table, harmless, object_table, print_tables, record_tables
+from kvwitness.audit.cli.tables import Block, Table, harmless, object_table, print_blocks, record_tables
 from kvwitness.audit.errors import KvwitnessError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Printer:
         if self.format is Format.PARQUET:
             frame.write_parquet(self._file())
         elif self.format is Format.TABLE:
-            self._tables([Table(frame.columns, list(frame.iter_rows()), title)])
+            self.blocks([Table(frame.columns, list(frame.iter_rows()), title)])
         elif self.format is Format.CSV:
             self._write(_csv(frame))
         else:
@@ -92,7 +92,7 @@ class Printer:
         """Print objects that hold nested values of their own shape; where cells hold scalars, those are JSON
         text."""
         if self.format is Format.TABLE:
-            self._tables([object_table(objects, title)])
+            self.blocks([object_table(objects, title)])
         elif self.format is Format.JSON:
             self._write(_json([dict(one) for one in objects]))
         elif self.format is Format.JSONL:
@@ -105,11 +105,19 @@ class Printer:
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
         """Print one object: name beside value in a table, lists of objects below it; one row in CSV."""
         if self.format is Format.TABLE:
-            self._tables(record_tables(record, title))
+            self.blocks(record_tables(record, title))
         elif self.format in (Format.JSON, Format.JSONL):
             self._write(_json(dict(record)))
         else:
             self.objects([record])
+
+    def blocks(self, blocks: Sequence[Block]) -> None:
+        """Print paragraphs and tables for a person; for the table format alone."""
+        if self.path is None:
+            print_blocks(blocks, sys.stdout)
+        else:
+            with self.path.open("w", encoding="utf-8") as file:
+                print_blocks(blocks, file)
 
     def _file(self) -> Path:
         assert self.path is not None  # checked in `choose`
@@ -122,13 +130,6 @@ class Printer:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-
-    def _tables(self, tables: Sequence[Table]) -> None:
-        if self.path is None:
-            print_tables(tables, sys.stdout)
-        else:
-            with self.path.open("w", encoding="utf-8") as file:
-                print_tables(tables, file)
 
 
 def _json(value: Any) -> bytes:

@@ -19,3 +19,11 @@ def open_or_create_store(path: Path) -> Store:
     only.
     """
     return Store.create(path, exist_ok=True, pseudonyms=Pseudonyms.from_environment())
+
+
+def tenant_name(path: Path, tenant: str) -> str:
+    """The name under which the store at `path` keeps a tenant: its pseudonym, in a store of pseudonyms."""
+    key = Pseudonyms.from_environment()
+    if key is None or key.made(tenant) or open_store(path).info()["tenants"] != "pseudonyms":
+        return tenant
+    return key.of(tenant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -10,6 +10,18 @@ from typing import Any, TextIO
 _NS = 1_000_000_000
 _SHOWN_ITEMS = 6
 _SHOWN_ROWS = 100
+_WIDEST_WORD = 24
+"""Words up to this length are not broken as long as the table fits."""
+_NARROWEST = 6
+_GAP = 2
+_STYLES = {
+    "leak": "bold red",
+    "integrity": "yellow",
+    "exposure": "cyan",
+    "unproven": "magenta",
+    "clean": "green",
+}
+"""Verdict -> how it looks on a terminal with colours."""
 # Names in a trace are somebody else's text: no control character of theirs reaches the terminal as it is.
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if code != ord("\n")}
 
@@ -21,6 +33,21 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     title: str = ""
+    whole: Collection[str] = ()
+    """Columns whose cells are never broken, such as ids that somebody will copy."""
+
+
+@dataclass(frozen=True)
+class Prose:
+    """A paragraph between tables."""
+
+    text: str
+    heading: bool = False
+    verbatim: bool = False
+    """Commands and SQL: never wrapped, so that they can be copied."""
+
+
+Block = Table | Prose
 
 
 def record_tables(record: Mapping[str, Any], title: str = "") -> list[Table]:
@@ -37,13 +64,21 @@ def object_table(objects: Sequence[Mapping[str, Any]], title: str = "") -> Table
     return Table(columns, [[one.get(name) for name in columns] for one in objects], title)
 
 
-def print_tables(tables: Sequence[Table], file: TextIO) -> None:
+def print_blocks(blocks: Sequence[Block], file: TextIO) -> None:
     """Print to a terminal in its width; elsewhere in full, since a pager or `grep` wants whole lines."""
     from rich.console import Console
 
-    console = Console(file=file, width=None if file.isatty() else 10_000)
-    for table in tables:
-        console.print(_rendered(table))
+    console = Console(file=file, width=None if file.isatty() else 10_000, highlight=False)
+    for number, block in enumerate(blocks):
+        if number and not (isinstance(block, Prose) and block.verbatim):
+            console.print()
+        if isinstance(block, Table):
+            if block.title:
+                console.print(harmless(block.title), style="bold", markup=False)
+            console.print(_rendered(block, console.width))
+        else:
+            style = "bold" if block.heading else None
+            console.print(harmless(block.text), style=style, markup=False, soft_wrap=block.verbatim)
 
 
 def cell(value: Any, name: str = "") -> str:
@@ -76,18 +111,47 @@ def timestamp(time_ns: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{rest // 1000:06d}Z"
 
 
-def _rendered(table: Table) -> Any:
+def _rendered(table: Table, width: int) -> Any:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rendered = RichTable(title=table.title or None, title_justify="left", show_header=any(table.columns))
-    for n, name in enumerate(table.columns):
+    rendered = RichTable(
+        box=SIMPLE_HEAD, show_header=any(table.columns), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    cells = [[cell(v, name) for name, v in zip(table.columns, row, strict=True)] for row in table.rows]
+    for n, (name, columns) in enumerate(zip(table.columns, _widths(table, cells, width), strict=True)):
         values = [row[n] for row in table.rows if row[n] is not None]
         numeric = bool(values) and all(isinstance(v, int | float) for v in values)
-        rendered.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for row in table.rows:
-        rendered.add_row(*[Text(cell(v, name)) for name, v in zip(table.columns, row, strict=True)])
+        justify = "right" if numeric else "left"
+        rendered.add_column(Text(name), justify=justify, overflow="fold", width=columns)
+    for texts in cells:
+        pairs = zip(texts, table.columns, strict=True)
+        rendered.add_row(
+            *[Text(text, _STYLES.get(text, "") if name == "verdict" else "") for text, name in pairs]
+        )
     return rendered
+
+
+def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Width of each column in a terminal of `width`.
+
+    The widest give way first; no word is broken and no cell of a column that stays whole, as far as that is
+    possible.
+    """
+    columns = [[name, *(row[n] for row in cells)] for n, name in enumerate(table.columns)]
+    widths = [max(len(line) for text in column for line in text.split("\n")) for column in columns]
+    words = [max((len(word) for text in column for word in text.split()), default=0) for column in columns]
+    least = [
+        widths[n] if name in table.whole else min(words[n], _WIDEST_WORD)
+        for n, name in enumerate(table.columns)
+    ]
+    excess = sum(widths) - (width - _GAP * (len(widths) - 1))
+    for floor in (least, [min(n, _NARROWEST) for n in least]):
+        while excess > 0 and (wide := [n for n in range(len(widths)) if widths[n] > floor[n]]):
+            widths[max(wide, key=lambda n: widths[n])] -= 1
+            excess -= 1
+    return widths
 
 
 def _is_objects(value: Any) -> bool:

@@ -1,0 +1,75 @@
+"""`kvwitness audit`: judge a store or one trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from kvwitness.audit.answer import Answer
+from kvwitness.audit.api import as_document
+from kvwitness.audit.cli.answers import TraceOption, judge_named
+from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
+from kvwitness.audit.cli.output import Format, Printer, say
+from kvwitness.audit.cli.progress import stages
+from kvwitness.audit.cli.stores import open_store
+from kvwitness.audit.cli.summary import summary
+from kvwitness.audit.overview import alarming, verdict_in_words
+from kvwitness.audit.pipeline import Judgement
+from kvwitness.audit.runs import audit_store
+
+app = typer.Typer(add_completion=False)
+
+_FOUND = 1
+
+
+@app.command("audit")
+def audit(
+    store: StoreOption = DEFAULT_STORE,
+    trace: TraceOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Judge everything in the store and keep the result in it; or one trace, without a store.
+
+    Status 1 when there is a finding of leak, integrity or exposure. As JSON: one document with the findings,
+    a verdict for every request, findings about engines, and rules that could not decide; as JSON Lines, CSV
+    and Parquet: the findings.
+    """
+    printer = Printer.choose(format, output)
+    if trace is not None:
+        judged = judge_named(trace, quiet=quiet)
+        title, answer, judgement = judged.name, judged.answer, judged.judgement
+        lookup = f" --trace {judged.name}"
+    else:
+        title, answer, judgement = _audited(store, quiet)
+        lookup = "" if store == DEFAULT_STORE else f" --store {store}"
+    if printer.for_people:
+        printer.blocks(summary(answer, judgement.page_events, title=title, options=lookup))
+    else:
+        _print(printer, judgement)
+        say(verdict_in_words(answer), quiet=quiet)
+    if alarming(answer):
+        raise typer.Exit(_FOUND)
+
+
+def _audited(path: Path, quiet: bool) -> tuple[str, Answer, Judgement]:
+    store = open_store(path)
+    with stages(quiet=quiet) as stage:
+        run = audit_store(store, progress=stage)
+    say(f"audit {run.run_id} took {run.seconds:.1f} s and is kept in the store", quiet=quiet)
+    return str(store.path), Answer.of_store(store), run.judgement
+
+
+def _print(printer: Printer, judgement: Judgement) -> None:
+    document = as_document(judgement)
+    if printer.format is Format.JSON:
+        printer.record(document)
+        return
+    findings: list[dict[str, Any]] = [*document["findings"], *document["engine_findings"]]
+    if printer.format is not Format.JSONL:
+        columns = dict.fromkeys(name for finding in findings for name in finding)
+        findings = [{name: finding.get(name) for name in columns} for finding in findings]
+    printer.objects(findings)

@@ -1,0 +1,63 @@
+"""`kvwitness incidents`: what the newest audit found, one row per incident."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import polars as pl
+import typer
+
+from kvwitness.audit.cli.answers import TraceOption, find_answer
+from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
+from kvwitness.audit.cli.output import Printer, say
+from kvwitness.audit.cli.stores import tenant_name
+from kvwitness.audit.cli.summary import incident_table
+from kvwitness.audit.overview import incident_rows
+from kvwitness.audit.rules.model import Verdict
+
+app = typer.Typer(add_completion=False)
+
+_COLUMNS = [
+    "incident", "verdict", "request", "incarnation", "tenant", "engine", "other_requests", "other_tenants",
+    "rules", "pools", "pages", "when_ns", "first_ns", "last_ns", "findings",
+]  # fmt: skip
+
+
+@app.command("incidents")
+def incidents(
+    store: StoreOption = DEFAULT_STORE,
+    trace: TraceOption = None,
+    verdict: Annotated[
+        list[Verdict] | None, typer.Option("--verdict", help="Only these; may be given several times.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Only those of this tenant, or that showed its content.")
+    ] = None,
+    request: Annotated[str | None, typer.Option("--request", help="Only that of this request.")] = None,
+    rule: Annotated[str | None, typer.Option("--rule", help="Only those in which this rule fired.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Most rows; 0 for all.")] = 0,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """List the incidents of the newest audit, the strongest first."""
+    printer = Printer.choose(format, output)
+    rows = incident_rows(find_answer(store, trace, quiet=quiet))
+    total = len(rows)
+    if verdict:
+        rows = rows.filter(pl.col("verdict").is_in([str(v) for v in verdict]))
+    if tenant is not None:
+        name = tenant if trace is not None else tenant_name(store, tenant)
+        rows = rows.filter((pl.col("tenant") == name) | pl.col("other_tenants").list.contains(name))
+    if request is not None:
+        rows = rows.filter(pl.col("request") == request)
+    if rule is not None:
+        rows = rows.filter(pl.col("rules").list.contains(rule))
+    matching, shown = len(rows), rows.head(limit) if limit else rows
+    if printer.for_people:
+        printer.blocks([incident_table(shown)] if len(shown) else [])
+    else:
+        printer.rows(shown.select(_COLUMNS))
+    of_total = "" if matching == total else f" of {total:,}"
+    cut = "" if len(shown) == matching else f", {len(shown):,} shown"
+    say(f"{matching:,}{of_total} incidents{cut}", quiet=quiet)

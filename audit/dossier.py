@@ -1,0 +1,163 @@
+"""Everything on record about one incident or one request, gathered in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from kvwitness.audit import relations
+from kvwitness.audit.answer import Answer
+from kvwitness.audit.api import request_name
+from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.provenance.order import ordered
+
+CONTEXT = ["engine.pool", "engine.limits", "engine.clock"]
+"""Events about engines that say how to read the others."""
+
+
+@dataclass(frozen=True)
+class Dossier:
+    """An incident with its request, a request without an incident, or an incident of an engine."""
+
+    incident: Mapping[str, Any] | None
+    """A row of the incidents; None when nothing was found."""
+    request: Mapping[str, Any] | None
+    """A row in `relations.REQUEST_SCHEMA`; None when the incident belongs to no request."""
+    verdict: str
+    missing: str | None
+    findings: list[dict[str, Any]]
+    """The strongest verdict first."""
+    events: pl.DataFrame
+    """The request's own events, those of its transfers, those that prove a finding, and what engines said of
+    themselves; in replay order, with `ev` counted among them, `ref_ns`, `unc_ns`, `site` and `rules` (ids of
+    the rules whose findings name the event)."""
+    tenants: Mapping[str, str]
+    """Tenants of the other requests that findings name."""
+
+    @property
+    def name(self) -> str | None:
+        """The request as it is called; None when there is none."""
+        return request_name(self.request["request"], self.request["incarnation"]) if self.request else None
+
+    @property
+    def own(self) -> pl.DataFrame:
+        """The request's own events."""
+        if self.request is None:
+            return self.events.clear()
+        return self.events.filter(_of(self.request["request"], self.request["incarnation"]))
+
+    @property
+    def proofs(self) -> pl.DataFrame:
+        """The events that prove a finding."""
+        return self.events.filter(pl.col("rules").list.len() > 0)
+
+
+def open_dossier(answer: Answer, name: str) -> Dossier:
+    """The dossier of an incident (by id, or by the beginning of it) or of a request (by id).
+
+    Raises `KvwitnessError` when nothing, or more than one thing, goes by that name.
+    """
+    verdict = answer.request(name)
+    incident = (
+        answer.incident_of(verdict["request"], verdict["incarnation"]) if verdict else answer.incident(name)
+    )
+    if verdict is None and incident is None:
+        raise KvwitnessError(
+            f"There is no incident and no request {name!r} on record.",
+            "`kvwitness incidents` lists the incidents; a request goes by the id that the engine gave it.",
+        )
+    if incident is not None and incident["request"] is not None and verdict is None:
+        verdict = answer.request(request_name(incident["request"], incident["incarnation"]))
+    return _gathered(answer, incident, verdict)
+
+
+def open_request(answer: Answer, name: str) -> Dossier:
+    """The dossier of a request, also where nothing was judged yet.
+
+    Raises `KvwitnessError` when it is unknown.
+    """
+    verdict = answer.request(name) if answer.judged else _unjudged(answer, name)
+    if verdict is None:
+        raise KvwitnessError(
+            f"There is no request {name!r} on record.",
+            "A request goes by the id that the engine gave it; a later life under the same id is ID#1 "
+            "and so on.",
+        )
+    return _gathered(answer, answer.incident_of(verdict["request"], verdict["incarnation"]), verdict)
+
+
+def _unjudged(answer: Answer, name: str) -> dict[str, Any] | None:
+    """A request of which nothing but its events is known; None when no event names it."""
+    life = pl.col("incarnation").fill_null(0).cast(pl.Int64)
+    mine = answer.events.filter(pl.col("request").is_in([name, name.rsplit("#", 1)[0]]))
+    lives = answer.collect(mine.select("request", life).unique().sort("request", "incarnation"))
+    for request, incarnation in lives.iter_rows():
+        if name in (request, request_name(request, incarnation)):
+            return {"request": request, "incarnation": incarnation, "verdict": "unjudged", "missing": None}
+    return None
+
+
+def _gathered(answer: Answer, incident: dict[str, Any] | None, verdict: dict[str, Any] | None) -> Dossier:
+    findings = answer.findings_of(incident) if incident else answer.findings.clear()
+    request, incarnation = (verdict["request"], verdict["incarnation"]) if verdict else (None, None)
+    events = ordered(_selected(answer, request, incarnation, findings))
+    events = _with_rules(events, findings)
+    return Dossier(
+        incident=incident,
+        request=_relation(events, request, incarnation),
+        verdict=incident["verdict"] if incident else (verdict["verdict"] if verdict else "clean"),
+        missing=verdict["missing"] if verdict else None,
+        findings=findings.to_dicts(),
+        events=events,
+        tenants=_tenants(answer, findings),
+    )
+
+
+def _of(request: str, incarnation: int | None) -> pl.Expr:
+    return (pl.col("request") == request) & (pl.col("incarnation").fill_null(0) == (incarnation or 0))
+
+
+def _selected(
+    answer: Answer, request: str | None, incarnation: int | None, findings: pl.DataFrame
+) -> pl.DataFrame:
+    """The events that belong into the dossier, in the order of arrival."""
+    mine = pl.lit(False) if request is None else _of(request, incarnation)
+    wanted = mine.fill_null(False) | pl.col("event").is_in(CONTEXT)
+    if request is not None:
+        named = answer.events.filter(mine & pl.col("transfer").is_not_null())
+        transfers = answer.collect(named.select("transfer").unique())["transfer"].to_list()
+        moves = pl.col("transfer").is_in(transfers) & pl.col("request").is_null()
+        wanted = wanted | moves.fill_null(False)
+    proofs = _proofs(findings).select("source", "seq").unique().with_columns(_proof=pl.lit(True))
+    marked = answer.events.join(proofs.lazy(), on=["source", "seq"], how="left", maintain_order="left")
+    chosen = marked.filter(wanted | pl.col("_proof").is_not_null())
+    return answer.collect(chosen.drop("_proof"))
+
+
+def _proofs(findings: pl.DataFrame) -> pl.DataFrame:
+    """source, seq, rule: what each finding names as its proof."""
+    named = findings.select("rule", "seqs").explode("seqs").drop_nulls("seqs")
+    return named.unnest("seqs").select("source", "seq", "rule").drop_nulls("seq")
+
+
+def _with_rules(events: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    named = _proofs(findings).group_by("source", "seq").agg(rules=pl.col("rule").unique().sort())
+    joined = events.join(named, on=["source", "seq"], how="left", maintain_order="left")
+    return joined.with_columns(pl.col("rules").fill_null(pl.lit([], pl.List(pl.String))))
+
+
+def _relation(events: pl.DataFrame, request: str | None, incarnation: int | None) -> dict[str, Any] | None:
+    """What the events say of the request itself."""
+    if request is None:
+        return None
+    found = relations.requests(events.lazy().filter(_of(request, incarnation) | pl.col("request").is_null()))
+    return found.row(0, named=True) if len(found) else None
+
+
+def _tenants(answer: Answer, findings: pl.DataFrame) -> dict[str, str]:
+    others = findings["other_requests"].explode().drop_nulls().unique().to_list()
+    known = answer.requests.filter(pl.col("request").is_in(others) & pl.col("tenant").is_not_null())
+    return dict(known.select("request", "tenant").iter_rows())

@@ -1,0 +1,209 @@
+"""The evidence of an incident as a table, and SQL that brings it up from the store again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from kvwitness.audit.dossier import Dossier
+from kvwitness.audit.store.sql import text, texts
+from kvwitness.audit.story import READING
+from kvwitness.audit.trace import compress_pages
+from kvwitness.audit.wording import listing, several
+
+Row = Mapping[str, Any]
+
+COURSE = [
+    "request.received",
+    "request.rejected",
+    "request.aborted",
+    "request.preempted",
+    "request.resumed",
+    "request.finished",
+    "transfer.begin",
+    "transfer.done",
+    "transfer.failed",
+]
+"""Events of a request that are shown even where no rule names them."""
+
+
+def exhibits(dossier: Dossier) -> list[dict[str, Any]]:
+    """The proving events and the course of the request, in replay order.
+
+    Each: time_ns (reference time), source, seq, event (with its op and phase), pool, pages (compressed), tok
+    (first, end), request, tenant, shows, rules (ids of the rules that name it; empty: shown for the course
+    alone).
+    """
+    own = dossier.own["ev"].implode()
+    moves = pl.col("event").is_in([e for e in COURSE if e.startswith("transfer.")])
+    course = pl.col("event").is_in(COURSE) & (pl.col("ev").is_in(own) | moves)
+    proof = pl.col("rules").list.len() > 0
+    return [_exhibit(row, dossier) for row in dossier.events.filter(proof | course).iter_rows(named=True)]
+
+
+def _exhibit(row: Row, dossier: Dossier) -> dict[str, Any]:
+    side = "dst_" if row["event"].startswith("transfer.") else ""
+    pool, pages = row[f"{side}pool"], row[f"{side}pages"]
+    return {
+        "time_ns": row["ref_ns"],
+        "source": row["source"],
+        "seq": row["seq"],
+        "event": " ".join(word for word in (row["event"], row["op"], row["phase"]) if word),
+        "pool": pool,
+        "pages": compress_pages(pages or []),
+        "tok": None if row["tok_first"] is None else [row["tok_first"], row["tok_end"]],
+        "request": row["request"],
+        "tenant": row["tenant"] or dossier.tenants.get(row["request"] or ""),
+        "shows": shows(row, dossier),
+        "rules": row["rules"],
+    }
+
+
+def shows(row: Row, dossier: Dossier) -> str:
+    """What an event of a dossier tells, in short."""
+    if row["event"] in _SHOWS:
+        return _SHOWS[row["event"]](row)
+    return _of_pages(row, dossier) if row["event"].startswith("page.") else ""
+
+
+_DEEDS = {
+    "page.alloc": ("is given", "given to"),
+    "page.free": ("gives back", "given back by"),
+    "page.share": ("attaches to", "attached to by"),
+    "page.write": ("writes", "content of"),
+    "page.read": ("reads", "read by"),
+}
+"""Event -> what the request of the dossier does with pages, and how the deed of another is told."""
+
+
+def _of_pages(row: Row, dossier: Dossier) -> str:
+    """What was done to pages: in the words of the request's own deed, or whose deed it was."""
+    own, others = _DEEDS.get(row["event"], (row["event"].partition(".")[2],) * 2)
+    why = f" ({row['reason']})" if row["reason"] else ""
+    if dossier.request is not None and row["request"] == dossier.request["request"]:
+        return f"{own} {several(len(row['pages'] or ()), 'page')}{why}"
+    whose = row["tenant"] or dossier.tenants.get(row["request"] or "")
+    return f"{others} {whose or row['request'] or row['holder'] or 'nobody'}{why}"
+
+
+def _said(row: Row, *columns: str) -> str:
+    return ", ".join(str(row[column]) for column in columns if row[column] is not None)
+
+
+def _count(row: Row, column: str, name: str) -> list[str]:
+    return [] if row[column] is None else [f"{row[column]:,} {name}"]
+
+
+def _received(row: Row) -> str:
+    length = [] if row["prompt_tokens"] is None else [f"prompt of {several(row['prompt_tokens'], 'token')}"]
+    return ", ".join([*length, *([row["tenant"]] if row["tenant"] else [])])
+
+
+def _finished(row: Row) -> str:
+    by = [f"by {row['answered_by']}"] if row["answered_by"] else []
+    parts = [str(part) for part in (row["status"], row["finish_reason"]) if part is not None]
+    usage = [*_count(row, "prompt_tokens", "prompt"), *_count(row, "completion_tokens", "completion")]
+    tokens = [f"{listing(usage)} tokens"] if usage else []
+    return "answered " + ", ".join([*parts, *tokens, *by])
+
+
+def _begun(row: Row) -> str:
+    ready = f", {len(row['dst_announced']):,} pages made ready" if row["dst_announced"] else ""
+    return f"{row['transfer']}: {_tokens(row) or 'begun'}{ready}"
+
+
+def _told(row: Row) -> str:
+    outcome = "failed" if row["event"] == "transfer.failed" else "done"
+    said = [f"{row['observer'] or row['source']} told {outcome}", *([_tokens(row)] if _tokens(row) else [])]
+    return f"{row['transfer']}: {', '.join(said)}"
+
+
+def _tokens(row: Row) -> str:
+    return "" if row["tokens"] is None else several(row["tokens"], "token")
+
+
+def _limits(row: Row) -> str:
+    parts = [
+        *_count(row, "input_limit_tokens", "enforced"),
+        *_count(row, "advertised_tokens", "advertised"),
+        *_count(row, "pool_tokens", "in the pool"),
+    ]
+    return f"{row['engine']}: {', '.join(parts)}"
+
+
+_SHOWS: dict[str, Callable[[Row], str]] = {
+    "request.received": _received,
+    "request.finished": _finished,
+    "request.rejected": lambda row: f"refused: {_said(row, 'reason', 'status')}",
+    "request.aborted": lambda row: f"aborted: {_said(row, 'by', 'reason')}",
+    "transfer.begin": _begun,
+    "transfer.done": _told,
+    "transfer.failed": _told,
+    "engine.limits": _limits,
+    "telemetry.gap": lambda row: ", ".join(_count(row, "dropped", "events lost")),
+}
+
+
+def statements(dossier: Dossier) -> list[tuple[str, str]]:
+    """(what it answers, SQL) for the views of `store.duckdb`, after an audit of the store."""
+    if dossier.incident is None:
+        return [("Everything on record about the request", _everything(dossier))] if dossier.request else []
+    told = [("The events that prove it", _proving(dossier.incident))]
+    if dossier.request is not None and {f["rule"] for f in dossier.findings} & READING:
+        question = "Who wrote last to each page that it read, by the clocks as recorded; itself left out"
+        told.append((question, _writers(dossier)))
+    return told
+
+
+def _everything(dossier: Dossier) -> str:
+    assert dossier.request is not None
+    return f"""\
+SELECT ts, source, seq, event, op, phase, pool, pages, tok_first, tok_end, status, reason
+FROM events
+WHERE {_is(dossier.request)}
+ORDER BY ts, source, seq"""
+
+
+def _proving(incident: Row) -> str:
+    if incident["request"] is not None:
+        mine = _is(incident)
+    else:
+        about = [name for name in ("engine", "tenant") if incident[name] is not None]
+        mine = f"request IS NULL AND rule IN ({texts(incident['rules'])})"
+        mine += "".join(f" AND {name} = {text(incident[name])}" for name in about)
+    return f"""\
+SELECT DISTINCT e.ts, e.source, e.seq, e.event, e.op, e.phase, e.request, e.tenant,
+       e.pool, e.pages, e.tok_first, e.tok_end
+FROM events AS e JOIN (
+  SELECT unnest(seqs, recursive := true) FROM findings
+  WHERE {mine}
+) AS proof ON coalesce(e.source, '') = proof.source AND e.seq = proof.seq
+ORDER BY e.ts, e.source, e.seq"""
+
+
+def _writers(dossier: Dossier) -> str:
+    assert dossier.request is not None
+    pools = sorted({f["pool"] for f in dossier.findings if f["pool"] and f["rule"] in READING})
+    in_pools = f"\n    AND pool IN ({texts(pools)})" if pools else ""
+    return f"""\
+WITH reads AS (
+  SELECT pool, page, min(time_ns) AS read_ns FROM page_events
+  WHERE event = 'page.read' AND {_is(dossier.request)}{in_pools}
+  GROUP BY pool, page
+), last_writes AS (
+  SELECT w.pool, w.page, arg_max(w.request, w.time_ns) AS writer
+  FROM page_events AS w JOIN reads USING (pool, page)
+  WHERE w.event = 'page.write' AND coalesce(w.phase, 'end') = 'end' AND w.time_ns <= read_ns
+  GROUP BY w.pool, w.page
+)
+SELECT pool, writer, (SELECT max(tenant) FROM events WHERE request = writer) AS tenant,
+       count(*) AS pages, min(page) AS first_page, max(page) AS last_page
+FROM last_writes WHERE writer IS DISTINCT FROM {text(dossier.request["request"])}
+GROUP BY pool, writer ORDER BY pool, first_page"""
+
+
+def _is(request: Row) -> str:
+    life = int(request["incarnation"] or 0)
+    return f"request = {text(request['request'])} AND coalesce(incarnation, 0) = {life}"
