@@ -75,7 +75,7 @@ def context_of(
     gaps = relations.gaps(lazy, rejected)
     horizon = frame["ref_ns"].max() if len(frame) else 0
     assert isinstance(horizon, int)
-    actors, pools = Actors(requests), pools_of(frame)
+    actors, pools = Actors(requests, holder_numbers(lazy)), pools_of(frame)
     lost = gaps.filter(pl.col("reason") != "midlife")
     losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
     sources = frame["source"].unique(maintain_order=True).to_list()
@@ -90,6 +90,12 @@ def context_of(
     facts = named(replay.take_facts(), actors, pools)
     context = Context(lazy, requests, gaps, facts, horizon, overrides)
     return context, replay.page_events
+
+
+def holder_numbers(events: pl.LazyFrame) -> int:
+    """How many numbers to set aside for holders: a few kinds for every tenant, with room to grow."""
+    tenants = int(events.select(pl.col("tenant").n_unique()).collect().item())
+    return max(256, 1 << (8 * tenants).bit_length())
 
 
 def conclude(

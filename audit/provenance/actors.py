@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.provenance.kernel import layout as k
 
 OWN_TRAFFIC = ("warmup", "health", "capture", "probe")
@@ -18,42 +19,54 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass
 class Actors:
-    """Numbers for actors. 0 is nobody; requests follow in the order of the relation; holders come last."""
+    """Numbers for actors: 0 is nobody, then come the holders that are no requests, then the requests.
+
+    Requests are numbered in the order in which they appeared, so that more data adds numbers and changes none.
+    """
 
     requests: pl.DataFrame
+    capacity: int = 256
+    """Numbers set aside for nobody and the holders."""
     tenants: dict[str, int] = field(default_factory=dict)
-    _holders: dict[tuple[str, int], int] = field(default_factory=dict)
-    _holder_tenants: list[int] = field(default_factory=list)
-    _holder_types: list[int] = field(default_factory=list)
+    holders: dict[str, int] = field(default_factory=dict)
+    """`kind\x1ftenant number` -> actor."""
 
     def __post_init__(self) -> None:
-        names = self.requests["tenant"].drop_nulls().unique(maintain_order=True)
-        for name in names:
-            self.tenants[name] = len(self.tenants)
-        self.by_key = self.requests.select(
-            "request", "incarnation", pl.int_range(1, len(self.requests) + 1, dtype=pl.Int64).alias("actor")
-        )
+        self.requests = self.requests.sort("first_ev", nulls_last=True, maintain_order=True)
+        for name in self.requests["tenant"].drop_nulls().unique(maintain_order=True):
+            self.tenant(name)
+        self.numbers = pl.int_range(self.capacity, self.capacity + len(self.requests), dtype=pl.Int64)
+        self.by_key = self.requests.select("request", "incarnation", self.numbers.alias("actor"))
         self.request_tenants = self._tenant_codes(self.requests["tenant"])
 
     def _tenant_codes(self, names: pl.Series) -> I64:
-        return (
-            names.replace_strict(self.tenants, default=None, return_dtype=pl.Int64).fill_null(-1).to_numpy()
-            if self.tenants
-            else np.full(len(names), -1, np.int64)
-        )
+        if not self.tenants:
+            return np.full(len(names), -1, np.int64)
+        codes = names.replace_strict(self.tenants, default=None, return_dtype=pl.Int64)
+        return codes.fill_null(-1).to_numpy()
 
     def tenant(self, name: str | None) -> int:
         """The number of a tenant; -1 for none."""
         return -1 if name is None else self.tenants.setdefault(name, len(self.tenants))
 
+    def tenant_of(self, actor: int) -> int:
+        """The tenant of a request's actor; -1 for others."""
+        return int(self.request_tenants[actor - self.capacity]) if actor >= self.capacity else -1
+
     def holder(self, kind: str, tenant: int) -> int:
-        """The actor for a holder that is no request. Unknown kinds of holder count as the engine's own."""
-        key = (kind, tenant)
-        if key not in self._holders:
-            self._holders[key] = 1 + len(self.requests) + len(self._holder_types)
-            self._holder_types.append(HOLDERS.get(kind, k.T_ENGINE))
-            self._holder_tenants.append(tenant)
-        return self._holders[key]
+        """The actor for a holder that is no request. Unknown kinds of holder count as the engine's own.
+
+        Raises `KvwitnessError` when there are more holders than numbers were set aside for.
+        """
+        key = f"{kind}\x1f{tenant}"
+        if key not in self.holders:
+            if len(self.holders) + 1 >= self.capacity:
+                raise KvwitnessError(
+                    f"more than {self.capacity - 1:,} holders of pages that are no requests",
+                    "Check that `holder` names a kind (cache, session, snapshot) and not a single object.",
+                )
+            self.holders[key] = 1 + len(self.holders)
+        return self.holders[key]
 
     def of_requests(self, events: pl.DataFrame) -> I64:
         """The actor of each event's request; 0 where it names none."""
@@ -61,35 +74,37 @@ class Actors:
         joined = keyed.join(self.by_key, on=["request", "incarnation"], how="left", maintain_order="left")
         return joined["actor"].fill_null(0).to_numpy().copy()
 
+    def _holder_rows(self) -> list[tuple[int, str, int]]:
+        split = ((actor, *key.split("\x1f")) for key, actor in self.holders.items())
+        return [(actor, kind, int(tenant)) for actor, kind, tenant in split]
+
     def columns(self) -> dict[str, I64]:
         """The columns of the kernel's table of actors."""
-        n = len(self.requests)
+        n = self.capacity + len(self.requests)
         own = self.requests["traffic"].is_in(list(OWN_TRAFFIC)).fill_null(False).to_numpy()
-        holders = np.zeros(len(self._holder_types), np.int64)
-        return {
-            "tenant": np.concatenate([[-1], self.request_tenants, np.array(self._holder_tenants, np.int64)]),
-            "type": np.concatenate([[k.T_ENGINE], np.zeros(n, np.int64), np.array(self._holder_types, np.int64)]),
-            "exempt": np.concatenate([[0], own.astype(np.int64), holders]),
-            "end": np.concatenate([[-1], self.requests["ended_ns"].fill_null(-1).to_numpy(), holders - 1]),
-            "born": np.concatenate([[1], self.requests["received_ev"].is_not_null().to_numpy(), holders + 1]),
-            "tainted": np.zeros(1 + n + len(holders), np.int64),
-        }
+        columns = {name: np.zeros(n, np.int64) for name in ("type", "exempt", "tainted")}
+        columns |= {"tenant": np.full(n, -1, np.int64), "end": np.full(n, -1, np.int64), "born": np.ones(n, np.int64)}
+        columns["type"][: self.capacity] = k.T_ENGINE
+        for actor, kind, tenant in self._holder_rows():
+            columns["type"][actor] = HOLDERS.get(kind, k.T_ENGINE)
+            columns["tenant"][actor] = tenant
+        columns["tenant"][self.capacity :] = self.request_tenants
+        columns["exempt"][self.capacity :] = own
+        columns["end"][self.capacity :] = self.requests["ended_ns"].fill_null(-1).to_numpy()
+        columns["born"][self.capacity :] = self.requests["received_ev"].is_not_null().to_numpy()
+        return columns
 
     def frame(self) -> pl.DataFrame:
         """actor, request, incarnation, tenant, holder (null for requests)."""
         names = {code: name for name, code in self.tenants.items()}
-        holders = [kind for kind, _ in self._holders]
-        rows = pl.DataFrame(
+        rows = self._holder_rows()
+        holders = pl.DataFrame(
             {
-                "actor": np.arange(1 + len(self.requests), 1 + len(self.requests) + len(holders)),
-                "request": pl.Series([None] * len(holders), dtype=pl.String),
-                "incarnation": pl.Series([None] * len(holders), dtype=pl.Int32),
-                "tenant": pl.Series([names.get(t) for t in self._holder_tenants], dtype=pl.String),
-                "holder": pl.Series(holders, dtype=pl.String),
-            }
+                "actor": [0, *(actor for actor, _, _ in rows)],
+                "tenant": [None, *(names.get(tenant) for _, _, tenant in rows)],
+                "holder": ["nobody", *(kind for _, kind, _ in rows)],
+            },
+            schema={"actor": pl.Int64, "tenant": pl.String, "holder": pl.String},
         )
-        nobody = pl.DataFrame({"actor": [0], "holder": ["nobody"]}, schema={"actor": pl.Int64, "holder": pl.String})
-        requests = self.requests.select(
-            pl.int_range(1, len(self.requests) + 1, dtype=pl.Int64).alias("actor"), "request", "incarnation", "tenant"
-        )
-        return pl.concat([nobody, requests, rows.cast({"actor": pl.Int64})], how="diagonal")
+        requests = self.requests.select(self.numbers.alias("actor"), "request", "incarnation", "tenant")
+        return pl.concat([holders, requests], how="diagonal")

@@ -179,10 +179,8 @@ class Encoder:
         if not len(rows):
             return
         to = events["to"]
-        tenants = np.concatenate([[-1], self.actors.request_tenants])
         for row in rows.tolist():
-            actor = int(e["actor"][row])
-            tenant = int(tenants[actor]) if actor < len(tenants) else -1
+            tenant = self.actors.tenant_of(int(e["actor"][row]))
             e["ref"][row] = self.actors.holder(to[row], tenant)
 
     def _lists(self, e: Columns, events: pl.DataFrame) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:

@@ -70,7 +70,7 @@ class Replay:
             if known:
                 self._mark_known(base, size)
         self._layers, self._nodes = self._make(k.LAYER, 1 << 10), self._make(k.OPEN_WRITE, 1 << 10)
-        self._actors = self._make(k.ACTOR, 1)
+        self._actors, self._holders = self._make(k.ACTOR, 0), -1
         self._pairs = self._make(k.PAIR, 64)
         self._shares, self._share_pages = self._make(k.SHARE, 64), self._make(k.SHARE_PAGE, 256)
         self._pubs, self._pub_pages = self._make(k.PUBLICATION, 64), self._make(k.PUBLICATION_PAGE, 256)
@@ -134,13 +134,16 @@ class Replay:
             at = done
 
     def _take_actors(self) -> None:
-        """The encoder may have met actors that the table does not have yet; what was learnt about the others stays."""
-        columns = self.encoder.actors.columns()
-        n = len(columns["tenant"])
-        if n != len(self._actors):
-            known = self._tables.column(self._actors, "tainted")
-            columns["tainted"][: len(known)] = known
-            self._actors = self._tables.from_columns(k.ACTOR, columns, n)
+        """The encoder may have met holders that the table does not have yet; what was learnt about actors stays."""
+        actors = self.encoder.actors
+        known = len(actors.holders)
+        if known == self._holders and len(self._actors) == actors.capacity + len(actors.requests):
+            return
+        self._holders = known
+        columns = actors.columns()
+        learnt = self._tables.column(self._actors, "tainted")
+        columns["tainted"][: len(learnt)] = learnt
+        self._actors = self._tables.from_columns(k.ACTOR, columns, len(columns["tenant"]))
 
     def _make_room(self, batch: Encoded) -> None:
         """Tables that are only appended to get room for the whole batch at once."""
@@ -200,6 +203,7 @@ class Replay:
         """Note the pages whose request ended longer ago than the bound and which it still holds."""
         self._drain()
         owners = self._tables.column(self._s, "owner")
+        self._take_actors()
         held = np.flatnonzero(owners > 0)
         owner = owners[held]
         end = self._tables.column(self._actors, "end")[owner]
