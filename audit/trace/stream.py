@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,7 +63,7 @@ def read_lines(
     head = next(raw, b"")
     while len(head) < 4 and (more := next(raw, b"")):
         head += more
-    chunks = _chain(head, raw)
+    chunks: Iterator[bytes] = chain((head,), raw)  # unlike a generator it does not close `raw` when it goes
     if head.startswith(GZIP):
         chunks = _inflate(chunks, lambda: zlib.decompressobj(wbits=31), "gzip", report)
     elif head.startswith(ZSTD):
@@ -70,11 +71,6 @@ def read_lines(
     yield from _split(chunks)
     for _ in raw:
         pass  # after damage in the middle the rest still belongs to the hash
-
-
-def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from rest
 
 
 def _raw_chunks(

@@ -71,7 +71,10 @@ def test_a_cut_gzip_gives_the_lines_that_survived() -> None:
 
 
 @pytest.mark.parametrize("squeeze", [gzip.compress, zstd])
-def test_what_lies_before_damage_is_kept_and_the_rest_still_hashed(squeeze: Callable[[bytes], bytes]) -> None:
+def test_what_lies_before_damage_is_kept_and_the_rest_still_hashed(
+    squeeze: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_CHUNK", 1000)
     data = squeeze(PLAIN) + b"this is no second member" * 1000
     table, report = load_trace(io.BytesIO(data))
     assert table.num_rows == 399
