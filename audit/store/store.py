@@ -255,7 +255,10 @@ class Store:
     # -- operation --------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Build store.duckdb anew: after the store was moved, or when the file is lost."""
+        """Build store.duckdb anew: after the store was moved or restored, or when the file is lost."""
+        with explained("publishing", self.path):
+            for directory in self._layout.directories():
+                make_dir(directory)
         commit(self._layout, lambda manifest: manifest.next())
 
     def compaction_due(self) -> bool:

@@ -118,6 +118,27 @@ def test_lost_seeds_are_written_again(tmp_path: Path) -> None:
     assert_whole(store)
 
 
+def test_a_backup_made_while_everybody_works_can_be_restored(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s")
+    with store.writer("w") as writer:
+        writer.append(events(5, 20))
+    backup = tmp_path / "restored"
+    backup.mkdir()
+    shutil.copy(store.path / "manifest.json", backup)
+    assert store.compact().merged == 3
+    with store.writer("w") as writer:
+        writer.append(events(5, 30))
+    for directory in ("sealed", "imports", "live", "results"):  # empty directories may get lost
+        if any((store.path / directory).iterdir()):
+            shutil.copytree(store.path / directory, backup / directory)
+    restored = Store.open(backup)
+    restored.publish()
+    assert sql_count(restored) == 25
+    restored.compact(grace_s=0)
+    assert sql_count(restored) == 25
+    assert_whole(restored)
+
+
 def test_an_older_connection_in_this_process_does_not_hide_the_new_generation(tmp_path: Path) -> None:
     store = filled(tmp_path / "s")
     old = store.connect()
@@ -159,3 +180,18 @@ def test_older_duckdb_reads_the_store(tmp_path: Path) -> None:
             ("SELECT comment FROM duckdb_views() WHERE view_name = 'events'", "Order by (source, seq)"),
         ):
             assert answer in shell(store.path / "store.duckdb", statement, tmp_path, python)
+
+
+def test_somebody_who_opened_the_catalog_for_writing_does_not_lock_others_out(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s")
+    code = (
+        "import duckdb, sys; con = duckdb.connect(sys.argv[1]); "
+        "print(con.execute('SELECT count(*) FROM events').fetchone(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(store.path / "store.duckdb")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"(15,)\n"
+        assert sql_count(store) == 15
+        other.kill()
+    assert_whole(store)

@@ -10,8 +10,10 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from kvwitness.audit.store import Store, StoreBusy, StoreError
+from kvwitness.audit.store import Store, StoreBusy, StoreError, snapshot
 from kvwitness.audit.store.compaction import plan
+from kvwitness.audit.store.layout import Layout
+from kvwitness.audit.store.manifest import Manifest
 from kvwitness.audit.store.transaction import maintenance_lock
 from tests.store.support import assert_whole, events, flip, seqs, sha, sql_count
 
@@ -63,20 +65,25 @@ def test_a_snapshot_whose_files_are_gone_fails_and_says_so(store: Store) -> None
 def test_removal_waits_for_grace_then_locks_out_then_waits_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begun = time.time_ns()
+    seconds = 0
+    monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: begun + seconds * 10**9)
     fill(store, 3)
     con = store.connect()
     count = "SELECT count(*) FROM events"
     store.compact(grace_s=30)
-    clock = time.time_ns
-    monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: clock() + 29 * 10**9)
+    seconds = 29
     assert store.compact().files_removed == 0
     assert con.execute(count).fetchone() == (30,)
-    # The grace is over: readers from before are locked out at once, the files go when these have settled.
-    monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: clock() + 31 * 10**9)
+    seconds = (
+        31  # the grace is over: readers from before are locked out, the files go when these have settled
+    )
     assert store.compact().files_removed == 0
     with pytest.raises(duckdb.IOException, match=r"was-replaced--please-reopen-store\.duckdb"):
         con.execute(count).fetchone()
-    monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: clock() + 62 * 10**9)
+    seconds = 60
+    assert store.compact().files_removed == 0
+    seconds = 61
     assert store.compact().files_removed == 3
     assert sql_count(store) == 30
     assert_whole(store)
@@ -199,3 +206,35 @@ def test_sealed_files_that_the_manifest_never_named_are_removed(store: Store) ->
     assert [p.kind for p in store.verify()] == ["leftover"]
     assert store.compact().leftovers.files == ("sealed/ev-0123456789abcdef.parquet",)
     assert_whole(store)
+
+
+def test_a_snapshot_taken_while_segments_move_is_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction comes to its end just between the manifest and the directories being read."""
+    fill(store, 4)
+    look = snapshot._loose
+    merged: list[int] = []
+
+    def look_late(layout: Layout, manifest: Manifest) -> list[str]:
+        if not merged:
+            merged.append(0)  # the compaction takes a snapshot itself
+            merged.append(Store.open(store.path).compact(grace_s=0).merged)
+        return look(layout, manifest)
+
+    monkeypatch.setattr(snapshot, "_loose", look_late)
+    assert seqs(store) == list(range(40))
+    assert merged == [0, 4]
+
+
+def test_views_look_for_files_before_they_look_at_their_marker(store: Store) -> None:
+    """In the other order, files could go between the two, and a query would be short without noticing. And
+    each scan has one pattern, since DuckDB resolves further ones only while the query runs."""
+    fill(store, 3)
+    store.compact(grace_s=3600)
+    with store.connect() as con:
+        row = con.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'events'").fetchone()
+    assert row is not None
+    scans = [scan.split(",")[0] for scan in row[0].split("read_parquet(")[1:]]
+    assert len(scans) == 4
+    assert "/sealed/" in scans[0]
+    assert ["*" in scan for scan in scans] == [False, True, True, False]
+    assert "/generations/" in scans[3]

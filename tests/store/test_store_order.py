@@ -25,17 +25,14 @@ class Calls:
         self._root = str(root)
         for name in ("rename", "replace"):
             monkeypatch.setattr(os, name, self._renaming(getattr(os, name)))
-        self._fsync = os.fsync
+        self._fsync, self._open = os.fsync, os.open
         monkeypatch.setattr(os, "fsync", self._syncing)
+        monkeypatch.setattr(os, "open", self._opening)
 
     def _renaming(self, real: Callable[..., None]) -> Callable[..., None]:
         def rename(source: str | Path, target: str | Path) -> None:
             for path in [Path(source), *Path(source).rglob("*")]:
-                if (
-                    path.is_file()
-                    and path.name != "ballast"
-                    and os.stat(path).st_ino not in self.synced_files
-                ):
+                if path.is_file() and os.stat(path).st_ino not in self.synced_files:
                     self.violations.append(f"{path} was named {target} before it was synced")
             waiting = self.unsynced_names.get(Path(source))
             if waiting:
@@ -44,6 +41,12 @@ class Calls:
             self.unsynced_names.setdefault(Path(target).parent, set()).add(Path(target))
 
         return rename
+
+    def _opening(self, path: str | Path, flags: int, *args: int, **kwargs: int) -> int:
+        parent = Path(path).parent
+        if flags & os.O_CREAT and parent.name not in ("tmp", "locks") and not Path(path).exists():
+            self.unsynced_names.setdefault(parent, set()).add(Path(path))
+        return self._open(path, flags, *args, **kwargs)
 
     def _syncing(self, fd: int) -> None:
         self._fsync(fd)
