@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -61,7 +62,23 @@ def test_pieces_of_json_in_any_order(data: bytes) -> None:
         read(data)
 
 
-ODD = [None, True, -1, 0, 1.5, 2**63, 2**64 - 1, -(2**63), "", "x", "x" * 2000, [], [[]], [1, 2], [[2, 1]]]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**63,
+    2**64 - 1,
+    -(2**63),
+    "",
+    "x",
+    "x" * 2000,
+    [],
+    [[]],
+    [1, 2],
+    [[2, 1]],
+]
 ODD += [[[1, 2, 3]], [-1], [2**32], [[0, 2**32 - 1]], ["a"], {}, {"a": {"b": None}}, [True], [0.5], [None]]
 
 

@@ -29,7 +29,7 @@ WORD = st.text("abcxyz019:/-_.\u00e9\u4e2d\U0001f600", min_size=1, max_size=12)
 PAGE = st.integers(0, 2**32 - 1) | st.integers(0, 20)
 RANGE = st.tuples(PAGE, st.integers(0, 9)).map(lambda r: [r[0], min(r[0] + r[1], 2**32 - 1)])
 INT64 = 2**63 - 1
-VALUES: dict[Form, Any] = {
+VALUES: dict[Form, st.SearchStrategy[Any]] = {
     Form.TIME: st.integers(10**12, INT64)
     | st.integers(0, 9 * 10**9)
     | st.decimals(0, 9 * 10**9, places=6).map(float),

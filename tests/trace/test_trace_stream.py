@@ -7,9 +7,8 @@ import hashlib
 import io
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -94,10 +93,12 @@ def test_a_small_file_that_unfolds_to_much_is_read_in_bounded_memory(monkeypatch
     pieces: list[int] = []
     split = stream._split
 
-    def watch(chunks: Any) -> Any:
-        return split(pieces.append(len(c)) or c for c in chunks)
+    def watched(chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            pieces.append(len(chunk))
+            yield chunk
 
-    monkeypatch.setattr(stream, "_split", watch)
+    monkeypatch.setattr(stream, "_split", lambda chunks: split(watched(chunks)))
     _, report = load_trace(io.BytesIO(zstd(b" " * 2**28)))
     assert report.bad_by_reason == {f"longer than {2**20} bytes": 1} or report.blank == 1
     assert max(pieces) <= 2**28 / 2
