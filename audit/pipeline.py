@@ -13,7 +13,7 @@ from kvwitness.audit.provenance.choice import compiled_for
 from kvwitness.audit.provenance.encode import COLUMNS, Encoder
 from kvwitness.audit.provenance.facts import named
 from kvwitness.audit.provenance.order import ordered
-from kvwitness.audit.provenance.pools import pools_of
+from kvwitness.audit.provenance.pools import pools_of, sources_of
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.rules.model import FINDING_SCHEMA, Context, Rule
@@ -70,26 +70,53 @@ def context_of(
     progress: Progress = _silent,
 ) -> tuple[Context, int]:
     """Everything that rules look at, from events in replay order; and how many pages they touched."""
-    lazy = frame.lazy()
-    requests = relations.requests(lazy)
-    gaps = relations.gaps(lazy, rejected)
-    horizon = frame["ref_ns"].max() if len(frame) else 0
-    assert isinstance(horizon, int)
-    actors, pools = Actors(requests, holder_numbers(lazy)), pools_of(frame)
-    lost = gaps.filter(pl.col("reason") != "midlife")
-    losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
-    sources = frame["source"].unique(maintain_order=True).to_list()
-    encoder = Encoder(actors, pools, sources, losses=frozenset(losses.to_list()))
+    ground = Ground.of(frame.lazy(), overrides, rejected)
     touched = int(frame["pages"].list.len().sum() or 0)
-    replay = Replay(encoder, compiled=compiled_for(touched))
+    replay = ground.replay(touched)
     narrow = frame.select(COLUMNS)
     for start in range(0, len(narrow), BATCH_EVENTS):
         progress("replaying page histories", start / max(1, len(narrow)))
         replay.feed(narrow.slice(start, BATCH_EVENTS))
-    replay.orphans(horizon, len(frame) - 1)
-    facts = named(replay.take_facts(), actors, pools)
-    context = Context(lazy, requests, gaps, facts, horizon, overrides)
-    return context, replay.page_events
+    replay.orphans(ground.horizon_ns, len(frame) - 1)
+    return ground.context(replay.take_facts()), replay.page_events
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is derived from the events before any page is replayed."""
+
+    events: pl.LazyFrame
+    requests: pl.DataFrame
+    gaps: pl.DataFrame
+    horizon_ns: int
+    encoder: Encoder
+    overrides: Mapping[str, Mapping[str, float | int | str]]
+
+    @classmethod
+    def of(
+        cls,
+        events: pl.LazyFrame,
+        overrides: Mapping[str, Mapping[str, float | int | str]],
+        rejected: pl.DataFrame | None = None,
+    ) -> Ground:
+        """Relations, pools and numbers for a trace in replay order."""
+        requests = relations.requests(events)
+        gaps = relations.gaps(events, rejected)
+        lost = gaps.filter(pl.col("reason") != "midlife")
+        losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
+        actors = Actors(requests, holder_numbers(events))
+        encoder = Encoder(actors, pools_of(events), sources_of(events), losses=frozenset(losses.to_list()))
+        horizon = events.select(pl.col("ref_ns").max()).collect().item() or 0
+        return cls(events, requests, gaps, horizon, encoder, overrides)
+
+    def replay(self, page_events: int) -> Replay:
+        """A replay that has seen nothing yet, in the form that suits so many page events."""
+        return Replay(self.encoder, compiled=compiled_for(page_events))
+
+    def context(self, facts: pl.DataFrame) -> Context:
+        """What rules look at, given the facts of the replay in its own numbers."""
+        told = named(facts, self.encoder.actors, self.encoder.pools)
+        return Context(self.events, self.requests, self.gaps, told, self.horizon_ns, self.overrides)
 
 
 def holder_numbers(events: pl.LazyFrame) -> int:

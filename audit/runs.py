@@ -1,15 +1,26 @@
-"""Auditing a store, and keeping what was found in it."""
+"""Auditing a store, and keeping what was found in it.
+
+Between audits the store keeps the events in replay order (`kvwitness.audit.sequence`), the replay's state after each
+stretch of them and the facts found there, so that the next audit replays only what is new.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
 from kvwitness import __version__
-from kvwitness.audit.pipeline import Judgement, Progress, _silent, judge
+from kvwitness.audit.pipeline import Ground, Judgement, Progress, _silent, conclude
+from kvwitness.audit.provenance import checkpoint
+from kvwitness.audit.provenance.encode import COLUMNS
+from kvwitness.audit.provenance.replay import Replay
+from kvwitness.audit.rules.model import Context
+from kvwitness.audit.sequence import Part, Sequence, bring_up_to_date
 from kvwitness.audit.store import Store
+from kvwitness.audit.store.durable import FileLock
 
 
 @dataclass(frozen=True)
@@ -18,6 +29,7 @@ class AuditRun:
 
     run_id: str
     judgement: Judgement
+    context: Context
     seconds: float
 
 
@@ -25,15 +37,67 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
     """Judge everything in a store and keep the result in it, whole or not at all.
 
     Result tables: `findings`, `incidents`, `request_verdicts`, `undecided`, `audit_run` (one row: what was looked at).
+    Another audit of the same store is waited for.
     """
     started = time.time_ns()
-    with store.reading():
-        events = store.events().drop("ingest", "ingest_row", strict=False).collect()
-    judgement = judge(events, progress=progress)
+    directory = store.checkpoint_dir / "audit"
+    directory.mkdir(parents=True, exist_ok=True)
+    with FileLock(directory / "lock"):
+        progress("ordering events", 0.0)
+        with store.reading():
+            sequence = bring_up_to_date(store, directory)
+        ground = Ground.of(sequence.scan(), {})
+        facts, page_events = _replayed(sequence, ground, progress)
+        context = ground.context(facts)
+        judgement = conclude(context, page_events, sequence.rows, progress=progress)
     run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started / 1e9)) + f"-{started % 1_000_000_000:09d}"
     seconds = (time.time_ns() - started) / 1e9
     store.put_result(run_id, tables(judgement, run_id, started))
-    return AuditRun(run_id, judgement, seconds)
+    return AuditRun(run_id, judgement, context, seconds)
+
+
+def _state(sequence: Sequence, part: Part) -> Path:
+    return sequence.path(part).with_suffix(".state.npz")
+
+
+def _facts(sequence: Sequence, part: Part) -> Path:
+    return sequence.path(part).with_suffix(".facts.parquet")
+
+
+def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[pl.DataFrame, int]:
+    """Facts of the whole sequence, and how many pages its events touched; replays from the last useful state on."""
+    touched = int(sequence.scan().select(pl.col("pages").list.len().cast(pl.Int64).sum()).collect().item() or 0)
+    replay, start = _resumed(sequence, ground, touched)
+    known = [pl.read_parquet(_facts(sequence, part), glob=False) for part in sequence.parts[:start]]
+    for number, part in enumerate(sequence.parts[start:]):
+        progress("replaying page histories", number / max(1, len(sequence.parts) - start))
+        replay.feed(pl.read_parquet(sequence.path(part), columns=COLUMNS, glob=False))
+        facts = replay.take_facts()
+        facts.write_parquet(_facts(sequence, part))
+        checkpoint.save(replay, _state(sequence, part))
+        known.append(facts)
+    replay.orphans(ground.horizon_ns, max(0, sequence.rows - 1))
+    _tidy(sequence)
+    return pl.concat([*known, replay.take_facts()]), replay.page_events
+
+
+def _resumed(sequence: Sequence, ground: Ground, touched: int) -> tuple[Replay, int]:
+    """A replay, and the number of the first part that it has not seen."""
+    for number in range(min(sequence.fresh, len(sequence.parts)), 0, -1):
+        done = sequence.parts[:number]
+        if _state(sequence, done[-1]).exists() and all(_facts(sequence, p).exists() for p in done):
+            replay = ground.replay(touched)
+            if checkpoint.restore(replay, _state(sequence, done[-1])):
+                return replay, number
+    return ground.replay(touched), 0
+
+
+def _tidy(sequence: Sequence) -> None:
+    """States and facts of parts that are no more."""
+    wanted = {p.file.removesuffix(".parquet") for p in sequence.parts}
+    for path in sequence.directory.glob("part-*"):
+        if path.name.split(".", 1)[0] not in wanted:
+            path.unlink(missing_ok=True)
 
 
 def tables(judgement: Judgement, run_id: str, started_ns: int) -> dict[str, pl.DataFrame]:

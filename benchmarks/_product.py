@@ -34,7 +34,7 @@ class KernelReplay:
         events = ordered(pl.from_arrow(pa.Table.from_batches(overview)))
         actors = Actors(requests(events.lazy()))
         sources = events["source"].unique(maintain_order=True).to_list()
-        self._encoder = Encoder(actors, pools_of(events), sources)
+        self._encoder = Encoder(actors, pools_of(events.lazy()), sources)
         self._replay = Replay(self._encoder)
         self._ev = 0
 

@@ -49,6 +49,14 @@ class Actors:
         """The number of a tenant; -1 for none."""
         return -1 if name is None else self.tenants.setdefault(name, len(self.tenants))
 
+    def renumber_tenants(self, earlier: dict[str, int]) -> None:
+        """Give tenants the numbers that an earlier run gave them; those it did not know get new ones."""
+        fresh = [name for name in self.tenants if name not in earlier]
+        self.tenants = dict(earlier)
+        for name in fresh:
+            self.tenant(name)
+        self.request_tenants = self._tenant_codes(self.requests["tenant"])
+
     def tenant_of(self, actor: int) -> int:
         """The tenant of a request's actor; -1 for others."""
         return int(self.request_tenants[actor - self.capacity]) if actor >= self.capacity else -1

@@ -107,7 +107,7 @@ class Encoder:
     pairs: dict[int, int] = field(default_factory=dict)
     losses: frozenset[int] = frozenset()
     """The last events (`ev`) before a loss of telemetry, and the first after it."""
-    _transfer_writers: set[int] = field(default_factory=set)
+    transfer_writers: set[int] = field(default_factory=set)
 
     def encode(self, events: pl.DataFrame) -> Encoded:
         """`events` in replay order and without holes in `ev`, with the columns named in `COLUMNS`."""
@@ -228,8 +228,8 @@ class Encoder:
         nobody = (kinds == k.K_FREE) & (e["actor"] == 0)
         e["flags"] |= np.where(nobody, k.F_ANYONE, 0)
         landing = (kinds == k.K_WRITE) & (e["op"] == k.OP_TRANSFER)
-        self._transfer_writers |= set(np.unique(e["source"][landing]).tolist())
-        told = (kinds == k.K_DONE) & np.isin(e["source"], list(self._transfer_writers))
+        self.transfer_writers |= set(np.unique(e["source"][landing]).tolist())
+        told = (kinds == k.K_DONE) & np.isin(e["source"], list(self.transfer_writers))
         e["flags"] |= np.where(told, k.F_RECORD, 0)
 
 

@@ -36,7 +36,7 @@ class Pools:
         return {name: n for n, name in enumerate(self.names)}
 
 
-def pools_of(events: pl.DataFrame) -> Pools:
+def pools_of(events: pl.LazyFrame) -> Pools:
     """Find the pools that the events of a trace mention, with what `engine.pool` says of them.
 
     Positions per page are taken from the first `engine.pool`; a pool that never had one is given the smallest page
@@ -54,7 +54,7 @@ def pools_of(events: pl.DataFrame) -> Pools:
             )
         ]
     ).filter(pl.col("pool").is_not_null())
-    sizes = used.group_by("pool", maintain_order=True).agg(
+    sizes = used.group_by("pool").agg(
         pl.col("last").max().fill_null(-1),
         pl.col("source").filter(pl.col("event") == "engine.pool").first().alias("declared_by"),
         pl.col("source").filter(pl.col("event").is_in(PAGE_EVENTS)).first().alias("seen_by"),
@@ -64,7 +64,7 @@ def pools_of(events: pl.DataFrame) -> Pools:
     )
     declared = (
         events.filter(pl.col("event") == "engine.pool")
-        .group_by("pool", maintain_order=True)
+        .group_by("pool")
         .agg(pl.col("page_tokens").first(), pl.col("pages_total").max(), pl.col("kind").first(), pl.col("sharing").first())
     )
     first_seq = events.group_by("source").agg(pl.col("seq").min().alias("first_seq"))
@@ -73,11 +73,18 @@ def pools_of(events: pl.DataFrame) -> Pools:
         .with_columns(pl.coalesce("declared_by", "seen_by").alias("source"))
         .join(first_seq, on="source", how="left", maintain_order="left")
         .join(_guessed(events), on="pool", how="left", maintain_order="left")
+        .sort("pool")
+        .collect()
     )
-    return _numbered(table, events["source"].unique(maintain_order=True).to_list())
+    return _numbered(table, sources_of(events))
 
 
-def _guessed(events: pl.DataFrame) -> pl.DataFrame:
+def sources_of(events: pl.LazyFrame) -> list[str]:
+    """Who observed the events, by name."""
+    return events.select(pl.col("source").unique().sort()).collect()["source"].to_list()
+
+
+def _guessed(events: pl.LazyFrame) -> pl.LazyFrame:
     """Positions per page that the writes of an undeclared pool imply."""
     return (
         events.filter((pl.col("event") == "page.write") & pl.col("tok_first").is_not_null())

@@ -59,7 +59,7 @@ class Tables:
     def from_columns(self, dtype: np.dtype[np.void], columns: dict[str, npt.NDArray[Any]], n: int) -> Any:
         """A table of n records from columns; fields without one are -1."""
         if self.compiled:
-            table = np.empty(n, dtype)
+            table = self.make(dtype, n)
             for name in dtype.names or ():
                 table[name] = columns.get(name, -1)
             return table

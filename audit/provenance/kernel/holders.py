@@ -157,6 +157,9 @@ def free_page(
     cold = C[g]
     owner = state.owner
     if holds_as(A, actor, owner, anyone):
+        loser = owner
+        if A[owner].type != T_REQUEST and cold.previous >= 0:
+            loser = cold.previous  # the index had it from a request, which may be reading it still
         cold.previous = owner
         cold.free_ev = ev
         state.rd_lo = 0
@@ -167,7 +170,7 @@ def free_page(
                 state.owner = cold.co_owner
                 state.flags &= ~PF_CO
             elif state.sharers == 0:
-                let_go(S, C, ST, FR, FG, CT, ev, g, page, pool, owner)
+                let_go(S, C, ST, FR, FG, CT, ev, g, page, pool, loser)
         return True
     if state.flags & PF_CO and cold.co_owner == actor:
         state.flags &= ~PF_CO

@@ -144,7 +144,7 @@ def split_by_share(S: Any, SCR: Any, g: int, n: int, lo: int, hi: int) -> int:
 def report(
     S: Any, C: Any, N: Any, A: Any, R: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
     ev: int, g: int, page: int, pool: int, k: int, how: int, actor: int, rp: int, ordinal: int, share: int,
-    remote: bool, holder: bool,
+    remote: bool,
 ) -> None:  # fmt: skip
     """Write down one piece of a read that is not plainly sound."""
     state = S[g]
@@ -161,18 +161,15 @@ def report(
             entry = share_of(R, SH, SP, rp, page, gen, ordinal)
             if entry >= 0 and not SP[entry].flags & 2 and A[w].tenant != A[actor].tenant:
                 emit(FR, FG, CT, X_SHARED, ev, actor, w, wev, since, pool, page, gen, x, y, 0)
-        elif not holder and not remote and state.flags & PF_KNOWN:
-            emit(FR, FG, CT, X_LATE_READ, ev, actor, -1, cold.free_ev, since, pool, page, gen, x, y, 0)
     elif how == UNKNOWN:
         emit(FR, FG, CT, X_UNKNOWN, ev, actor, -1, -1, -1, pool, page, gen, x, y, 0)
-    elif how == STALE_OWN and state.owner != actor:
-        if not remote:
-            emit(FR, FG, CT, X_LATE_READ, ev, actor, state.owner, since, since, pool, page, gen, x, y, 0)
+    elif how == STALE_OWN and state.owner != actor and remote:
+        pass  # a former holder's copy of its own old bytes: whether it came too late is judged when it ends
     elif how == FOREIGN:
         emit(FR, FG, CT, X_FOREIGN, ev, actor, w, wev, since, pool, page, gen, x, y, 0)
     else:
-        b = -1 if w == NEVER or flags & LF_BLANK else w
-        arrived = 1 if w == actor else 0  # it came with the reader's own transfer, from where nobody had written
+        b = -1 if w == NEVER or w == actor or flags & LF_BLANK else w
+        arrived = 1 if w == actor and flags & LF_BLANK else 0  # it came with the reader's own transfer, from where nobody had written
         emit(FR, FG, CT, X_UNWRITTEN, ev, actor, b, wev, since, pool, page, gen, x, y, arrived)
         if share > 0 or open_write_covers(C, N, S, g, x, y):
             emit(FR, FG, CT, X_NOT_READY, ev, actor, b, wev, since, pool, page, gen, x, y, 0)
@@ -233,7 +230,7 @@ def read_page(
         SCR[k].how = how
         seen = (seen * 31 + SCR[k].ev * 64 + SCR[k].lo * 8 + how) & 0x3FFFFFFF
         sound = sound and (how == SOUND or how == SHARED) and SCR[k].flags == 0
-        tainted = tainted or how == FOREIGN or how == UNWRITTEN or (how == STALE_OWN and state.owner == actor)
+        tainted = tainted or how == FOREIGN or how == UNWRITTEN or (how == STALE_OWN and not remote)
         if how <= SHARED and SCR[k].flags & (LF_FOREIGN_ORIGIN | LF_TAINT) and SCR[k].origin != actor:
             tainted = tainted or SCR[k].origin >= 0 or how == SHARED
     if tainted:
@@ -246,10 +243,10 @@ def read_page(
         cold.reported = seen
     for k in range(n):
         part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
-        if SCR[k].how != SOUND or SCR[k].flags != 0 or not holder:
+        if SCR[k].how != SOUND or SCR[k].flags != 0:
             report(
                 S, C, N, A, R, SH, SP, SCR, FR, FG, CT, ev, g, page, pool, k, SCR[k].how, actor, rp, ordinal,
-                max(part, share) if SCR[k].how == UNWRITTEN else part, remote, holder,
+                max(part, share) if SCR[k].how == UNWRITTEN else part, remote,
             )  # fmt: skip
     if sound and n == 1 and share == 1:
         entry = share_of(R, SH, SP, rp, page, state.gen, ordinal)

@@ -98,7 +98,8 @@ def may_write(
         return True
     if not state.flags & PF_KNOWN or not P[pool].allocs:
         return True  # who holds it was never on record
-    if owner >= 0 and A[owner].type != T_REQUEST and A[owner].tenant == A[actor].tenant:
+    kin = owner >= 0 and (A[owner].tenant == A[actor].tenant or A[owner].tenant < 0 or A[actor].tenant < 0)
+    if kin and A[owner].type != T_REQUEST:
         if A[owner].type == T_SESSION or op == OP_COPY or op == OP_TRANSFER or op == OP_LOAD:
             return True
     if state.sharers > 0 and (owner < 0 or A[owner].type != T_REQUEST):
@@ -196,7 +197,7 @@ def land(
         and may_write(S, C, A, R, P, SH, SP, g, page, pool, actor, rp, op, lo, hi)
     )
     if legitimate:
-        if (state.sharers > 0 and state.writer != actor) or state.flags & PF_OPEN_WRITE:
+        if (state.sharers > 0 and state.writer != actor) or state.flags & (PF_OPEN_WRITE | PF_CO):
             hit_open_reads(S, C, N, A, R, P, SH, SP, FR, FG, CT, ev, g, page, pool, lo, hi, actor)
     else:
         flags |= LF_INTRUDER

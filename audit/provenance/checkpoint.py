@@ -1,0 +1,100 @@
+"""The replay's state on disk: plain arrays and plain names, so that reading one runs nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvwitness.audit.provenance import jit
+from kvwitness.audit.provenance.kernel import layout as k
+from kvwitness.audit.provenance.replay import Replay
+
+_TABLES = {
+    "_s": k.PAGE,
+    "_c": k.COLD,
+    "_layers": k.LAYER,
+    "_nodes": k.OPEN_WRITE,
+    "_pairs": k.PAIR,
+    "_shares": k.SHARE,
+    "_share_pages": k.SHARE_PAGE,
+    "_pubs": k.PUBLICATION,
+    "_pub_pages": k.PUBLICATION_PAGE,
+    "_transfers": k.TRANSFER,
+    "_transfer_pages": k.TRANSFER_PAGE,
+    "_transfer_ids": k.TRANSFER_ID,
+    "_reads": k.READ,
+    "_read_pages": k.READ_PAGE,
+    "_steps": k.STEP,
+    "_counters": k.COUNTERS,
+}
+
+
+def _shape(replay: Replay) -> dict[str, Any]:
+    """What must be the same for a state to be of use: the kernel's source, the pools, the numbering of actors."""
+    pools = replay.encoder.pools
+    fields = ("base", "size", "tokens", "ordinals", "source", "known", "traced", "allocs", "reporters")
+    return {
+        "kernel": jit.cache_dir().name,
+        "pools": pools.names,
+        "layout": [pools.table[name].tolist() for name in fields],
+        "sources": replay.encoder.sources,
+        "capacity": replay.encoder.actors.capacity,
+    }
+
+
+def save(replay: Replay, path: Path) -> None:
+    """Write the state of a replay. The caller makes it durable and visible."""
+    tables = replay._tables
+    arrays = {}
+    for name, dtype in _TABLES.items():
+        table = getattr(replay, name)
+        for column in dtype.names or ():
+            arrays[f"{name}.{column}"] = tables.column(table, column)
+    arrays["tainted"] = tables.column(replay._actors, "tainted")
+    arrays["gap_ev"] = tables.column(replay._pools, "gap_ev")
+    arrays["keys"] = replay._keys
+    encoder = replay.encoder
+    names = {
+        "shape": _shape(replay),
+        "holders": encoder.actors.holders,
+        "tenants": encoder.actors.tenants,
+        "transfers": encoder.transfers.codes,
+        "keys": encoder.keys.codes,
+        "digests": encoder.digests.codes,
+        "pairs": list(encoder.pairs),
+        "writers": sorted(encoder.transfer_writers),
+    }
+    arrays["names"] = np.frombuffer(json.dumps(names).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def restore(replay: Replay, path: Path) -> bool:
+    """Bring a fresh replay to a saved state; False when that state is of another kernel or other pools."""
+    with np.load(path, allow_pickle=False) as saved:
+        names = json.loads(saved["names"].tobytes())
+        if names["shape"] != json.loads(json.dumps(_shape(replay))):
+            return False
+        encoder = replay.encoder
+        encoder.actors.holders.update(names["holders"])
+        encoder.actors.renumber_tenants(names["tenants"])
+        encoder.transfers.codes.update(names["transfers"])
+        encoder.keys.codes.update(names["keys"])
+        encoder.digests.codes.update(names["digests"])
+        encoder.pairs.update({pair: n for n, pair in enumerate(names["pairs"])})
+        encoder.transfer_writers.update(names["writers"])
+        tables = replay._tables
+        for name, dtype in _TABLES.items():
+            columns = {column: saved[f"{name}.{column}"] for column in dtype.names or ()}
+            count = len(next(iter(columns.values())))
+            setattr(replay, name, tables.from_columns(dtype, columns, count))
+        replay._keys = saved["keys"].copy()
+        for pool, ev in enumerate(saved["gap_ev"].tolist()):
+            tables.put(replay._pools, pool, gap_ev=ev)
+        replay._take_actors()
+        for actor in np.flatnonzero(saved["tainted"]).tolist():
+            tables.put(replay._actors, actor, tainted=1)
+    return True

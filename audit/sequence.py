@@ -1,0 +1,157 @@
+"""The events of a store in replay order, kept between audits so that the next one reads only what is new.
+
+A directory of Parquet parts, each a stretch of time: the event columns, and what `kvwitness.audit.provenance.order` adds.
+Events that come late, for a time that has been dealt with, make the parts from there on void; they are put in order again.
+Everything here can be built anew from the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import polars as pl
+
+from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.store import Store
+from kvwitness.audit.trace import EVENT_SCHEMA
+
+WHOLE_ROWS = 3_000_000
+"""Up to so many new events are put in order at once, which is exact whatever the clocks did."""
+
+PART_ROWS = 1_000_000
+"""Beyond that, about so many at a time, cut where corrected clocks say."""
+
+SLACK_NS = 5_000_000_000
+"""New events that are less than this younger than a finished part still re-open it."""
+
+_STATE = "sequence.json"
+_ADDED = ("ev", "ref_ns", "unc_ns", "site")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stretch of the sequence."""
+
+    file: str
+    rows: int
+    first_ev: int
+    max_ns: int
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The parts in order; those from index `fresh` on are new since the last audit."""
+
+    directory: Path
+    parts: tuple[Part, ...]
+    fresh: int
+
+    def path(self, part: Part) -> Path:
+        """Where a part lies."""
+        return self.directory / part.file
+
+    def scan(self) -> pl.LazyFrame:
+        """All events, lazily, in replay order."""
+        return pl.scan_parquet([self.path(p) for p in self.parts], glob=False, hive_partitioning=False)
+
+    @property
+    def rows(self) -> int:
+        return sum(p.rows for p in self.parts)
+
+
+def bring_up_to_date(store: Store, directory: Path) -> Sequence:
+    """Add what came into the store since the last call; one process at a time."""
+    directory.mkdir(parents=True, exist_ok=True)
+    marks, parts = _load(directory)
+    snapshot = store.snapshot()
+    new = snapshot.events(EVENT_SCHEMA.names, since=marks or None)
+    youngest = new.select(pl.len(), pl.col("time_ns").min().alias("first")).collect()
+    count, first = youngest["len"].item(), youngest["first"].item()
+    if not count:
+        return Sequence(directory, tuple(parts), len(parts)) if parts else _first(directory, new, snapshot.marks())
+    kept = [p for p in parts if p.max_ns < first - SLACK_NS]
+    again = parts[len(kept) :]
+    if again:
+        void = pl.scan_parquet([directory / p.file for p in again], glob=False).select(EVENT_SCHEMA.names)
+        new = pl.concat([void, new], how="vertical_relaxed")
+        count += sum(p.rows for p in again)
+    made = list(kept)
+    for frame in _stretches(new, count):
+        made.append(_write(directory, frame, made))
+    _save(directory, snapshot.marks(), made)
+    for name in {p.file for p in again} - {p.file for p in made}:
+        (directory / name).unlink(missing_ok=True)
+    return Sequence(directory, tuple(made), len(kept))
+
+
+def _first(directory: Path, empty: pl.LazyFrame, marks: dict[str, int]) -> Sequence:
+    """An empty store still has its columns."""
+    part = _write(directory, empty.collect(), [])
+    _save(directory, marks, [part])
+    return Sequence(directory, (part,), 0)
+
+
+def _stretches(new: pl.LazyFrame, count: int) -> list[pl.LazyFrame] | list[pl.DataFrame]:
+    """The new events cut by time into frames that fit into memory."""
+    if count <= WHOLE_ROWS:
+        return [new.collect()]
+    clocks = (
+        new.filter(pl.col("event") == "engine.clock")
+        .group_by("engine")
+        .agg((pl.col("offset_s").last() * 1e9).cast(pl.Int64))
+        .collect()
+    )
+    offsets = dict(clocks.drop_nulls().iter_rows())
+    site = pl.col("source").str.split("/").list.first()
+    at = pl.col("time_ns") - site.replace_strict(offsets, default=0, return_dtype=pl.Int64)
+    grain = 1_000_000_000
+    per_second = new.select(second=at // grain).group_by("second").len().sort("second").collect()
+    cuts, rows = [], 0
+    for second, n in per_second.iter_rows():
+        if rows and rows + n > PART_ROWS:
+            cuts.append(second * grain)
+            rows = 0
+        rows += n
+    bounds = [None, *cuts, None]
+    frames = []
+    for low, high in zip(bounds, bounds[1:], strict=False):
+        frame = new
+        if low is not None:
+            frame = frame.filter(at >= low)
+        if high is not None:
+            frame = frame.filter(at < high)
+        frames.append(frame)
+    return frames
+
+
+def _write(directory: Path, events: pl.LazyFrame | pl.DataFrame, earlier: list[Part]) -> Part:
+    """Put one stretch in order and keep it."""
+    first = earlier[-1].first_ev + earlier[-1].rows if earlier else 0
+    frame = ordered(events.collect() if isinstance(events, pl.LazyFrame) else events, first)
+    highest = frame["time_ns"].max()
+    assert highest is None or isinstance(highest, int)
+    name = f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
+    staged = directory / f".{name}"
+    frame.write_parquet(staged, compression="lz4", row_group_size=131_072, statistics=True)
+    staged.rename(directory / name)
+    return Part(name, len(frame), first, 0 if highest is None else highest)
+
+
+def _load(directory: Path) -> tuple[dict[str, int], list[Part]]:
+    try:
+        state = json.loads((directory / _STATE).read_bytes())
+        parts = [Part(**part) for part in state["parts"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}, []
+    if not all((directory / p.file).exists() for p in parts):
+        return {}, []
+    return state["marks"], parts
+
+
+def _save(directory: Path, marks: dict[str, int], parts: list[Part]) -> None:
+    staged = directory / f".{_STATE}"
+    staged.write_text(json.dumps({"marks": marks, "parts": [asdict(p) for p in parts]}))
+    staged.rename(directory / _STATE)
