@@ -17,12 +17,14 @@ def counted(facts: pl.DataFrame) -> pl.DataFrame:
     """
     if facts.is_empty():
         return facts
-    index = facts.with_row_index("_row")
-    pages = index.select("_row", *CAUSE, "pages").explode("pages")
-    first = pages.filter(pl.col("_row") == pl.col("_row").min().over([*CAUSE, "pages"]))
-    fresh = index.join(first.select("_row").unique(), on="_row", how="semi")["_row"]
-    again = ~pl.col("_row").is_in(fresh.implode())
-    return index.with_columns(positions=pl.when(again).then(0).otherwise("positions")).drop("_row")
+    index = facts.with_row_index("_row").with_columns(
+        _cause=pl.col("_row").min().over(CAUSE), _times=pl.len().over(CAUSE)
+    )
+    pages = index.filter(pl.col("_times") > 1).select("_row", "_cause", "pages").explode("pages")
+    fresh = pages.group_by("_cause", "pages").agg(pl.col("_row").min())["_row"].unique()
+    again = (pl.col("_times") > 1) & ~pl.col("_row").is_in(fresh.implode())
+    counts = index.with_columns(positions=pl.when(again).then(0).otherwise("positions"))
+    return counts.drop("_row", "_cause", "_times")
 
 
 def number(column: str) -> pl.Expr:
