@@ -12,8 +12,6 @@ import fcntl
 import hashlib
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -203,13 +201,3 @@ def _same_file(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-@contextmanager
-def discarded_on_error(path: Path) -> Iterator[None]:
-    """Remove the half-written file at `path` if the block fails."""
-    try:
-        yield
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise

@@ -13,10 +13,10 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from kvwitness.audit.store.failures import CorruptSegment, StoreError
+from kvwitness.audit.store.failures import CorruptSegment, OlderStore, StoreError
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.snapshot import take
-from kvwitness.audit.store.verification import check_segments
+from kvwitness.audit.store.verification import check_segments, old_schema
 
 _ATTEMPTS = 5
 
@@ -100,12 +100,14 @@ def explained_reading(layout: Layout) -> Iterator[None]:
     try:
         yield
     except (pl.exceptions.PolarsError, duckdb.Error, pa.ArrowException, OSError) as exc:
-        problems, _ = check_segments(take(layout, {}))
+        problems, sound = check_segments(take(layout, {}))
         if problems:
             names = ", ".join(p.name for p in problems)
             raise CorruptSegment(
                 f"Reading the store failed: {names} is damaged or missing.", problems[0].advice
             ) from exc
+        if old := old_schema(sound):
+            raise OlderStore(old[0].message, old[0].advice) from exc
         if isinstance(exc, OSError) or "No such file" in str(exc) or "No files found" in str(exc):
             raise StoreError(
                 "Reading failed because old files of the store were removed meanwhile.",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
-from kvwitness.audit.store.failures import OlderStore, StoreError
+from kvwitness.audit.store.failures import StoreError
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, load, state_of
-from kvwitness.audit.store.schema import INGEST, INGEST_ROW, SCHEMA_VERSION, STORE_SCHEMA
+from kvwitness.audit.store.schema import INGEST, INGEST_ROW, STORE_SCHEMA
 from kvwitness.audit.store.seeds import SEED_FILE
 from kvwitness.audit.store.segment import Segment, check_segment, read_segment
 from kvwitness.audit.store.stats import Span, join_spans
@@ -111,17 +111,6 @@ class Snapshot:
                 for name, span in s.stats.ingests.items()
             )
         ]
-
-    def check_schema(self) -> None:
-        """Raise OlderStore when a collector of an older version has written segments after a migration."""
-        for segment in self.segments():
-            if segment.schema_version != SCHEMA_VERSION:
-                raise OlderStore(
-                    f"The segment {segment.name} has schema version {segment.schema_version}, the store "
-                    f"{SCHEMA_VERSION}.",
-                    "A collector of another version writes into this store. Stop it, then run "
-                    "`kvwitness store migrate`.",
-                )
 
 
 def take(layout: Layout, cache: Cache, *, any_schema: bool = False) -> Snapshot:

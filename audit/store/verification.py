@@ -55,7 +55,7 @@ def verify(layout: Layout, cache: Cache) -> list[Problem]:
         Problem("damaged", n, f"The empty segment {n} is damaged or gone.", _PUBLISH)
         for n in damaged_seeds(layout)
     ]
-    problems += _old_schema(sound)
+    problems += old_schema(sound)
     problems += _doubled(snapshot, sound)
     problems += _records(layout)
     problems += _results(layout, snapshot.manifest)
@@ -86,7 +86,8 @@ def check_segments(snapshot: Snapshot) -> tuple[list[Problem], list[Segment]]:
     return problems, sound
 
 
-def _old_schema(segments: Sequence[Segment]) -> list[Problem]:
+def old_schema(segments: Sequence[Segment]) -> list[Problem]:
+    """Segments of another schema version than the store's."""
     return [
         Problem(
             "old-schema",

@@ -123,6 +123,8 @@ def test_a_segment_from_an_old_collector_is_reported_and_migrated(store: Store) 
     assert [p.kind for p in store.verify()] == ["old-schema"]
     with pytest.raises(duckdb.Error), store.connect() as con:  # fails, rather than leaving rows out
         con.execute("SELECT sum(time_ns) FROM events").fetchall()
+    with pytest.raises(OlderStore, match="collector of another version"), store.reading():
+        store.events(["time_ns"]).sum().collect()
     assert Store.migrate(store.path).rows == 3
     assert seqs(store) == list(range(8))
     assert_whole(store)
