@@ -8,10 +8,12 @@ from typing import Any
 import polars as pl
 
 from kvwitness.audit.answer import Answer
+from kvwitness.audit.api import request_name
 from kvwitness.audit.dossier import Dossier
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.exhibits import shows
 from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.rules.model import STRENGTH
 from kvwitness.audit.trace import compress_pages
 
 _PAIRS = [("pool", "pages"), ("to_pool", "to_pages"), ("src_pool", "src_pages"), ("dst_pool", "dst_pages")]
@@ -35,9 +37,9 @@ def page_history(answer: Answer, pool: str, page: int) -> list[dict[str, Any]]:
 
     Each: time_ns (reference time), generation (allocations so far on record, or as the source counted),
     source, seq, event (with op and phase), who (request or holder), tenant, positions (token positions of
-    the request that lie on the page: first, end), note, findings (rules of the findings that name the event
-    and this page). Raises `KvwitnessError` when the record does not know the pool, or no event names the
-    page.
+    the request that lie on the page: first, end), note, findings (what those say that name the event and
+    this page: `leak of r1017: unwritten-page-read`).
+    Raises `KvwitnessError` when the record does not know the pool, or no event names the page.
     """
     at_target = (pl.col("to_pool").fill_null(pl.col("pool")) == pool) & pl.col("to_pages").list.contains(page)
     named = at_target | pl.any_horizontal(
@@ -105,14 +107,15 @@ def _tenants(answer: Answer, rows: pl.DataFrame) -> dict[str, str]:
 
 
 def _marks(answer: Answer, pool: str, page: int) -> dict[tuple[str, int], list[str]]:
-    """(source, seq) -> rules of the findings on this page."""
+    """(source, seq) -> what the findings on this page say that it proves, the strongest first."""
     here = answer.findings.filter((pl.col("pool") == pool) & pl.col("pages").list.contains(page))
     marks: dict[tuple[str, int], list[str]] = {}
-    for rule, verdict, seqs in here.select("rule", "verdict", "seqs").iter_rows():
-        for proof in seqs or []:
+    for row in sorted(here.iter_rows(named=True), key=lambda row: -STRENGTH[row["verdict"]]):
+        whose = f" of {request_name(row['request'], row['incarnation'])}" if row["request"] else ""
+        for proof in row["seqs"] or []:
             told = marks.setdefault((proof["source"], proof["seq"]), [])
-            if f"{verdict}: {rule}" not in told:
-                told.append(f"{verdict}: {rule}")
+            if (mark := f"{row['verdict']}{whose}: {row['rule']}") not in told:
+                told.append(mark)
     return marks
 
 
@@ -185,6 +188,36 @@ def _join(kept: dict[str, Any], row: dict[str, Any], span: str, note: str) -> No
         kept[span] = [min(kept[span][0], row[span][0]), max(kept[span][1], row[span][1])]
     first = kept[note].partition(" ... ")[0]
     kept[note] = first if first == row[note] else f"{first} ... {row[note]}"
+
+
+def lives(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A page's history with one row for each generation.
+
+    Each: generation, from_ns, until_ns (its first and last event), who and tenant (of its first event that
+    names somebody), events (how many), findings (the strongest first).
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    for event in history:
+        row = rows.setdefault(
+            event["generation"],
+            {
+                "generation": event["generation"],
+                "from_ns": event["time_ns"],
+                "until_ns": event["time_ns"],
+                "who": None,
+                "tenant": None,
+                "events": 0,
+                "findings": [],
+            },
+        )
+        row["until_ns"] = event["time_ns"]
+        row["events"] += 1
+        if row["who"] is None:
+            row["who"], row["tenant"] = event["who"], event["tenant"]
+        row["findings"] += [mark for mark in event["findings"] if mark not in row["findings"]]
+    for row in rows.values():
+        row["findings"].sort(key=lambda mark: -STRENGTH[mark.partition(" ")[0].rstrip(":")])
+    return list(rows.values())
 
 
 def timeline(dossier: Dossier) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from kvwitness.audit.trace import compress_pages
@@ -67,6 +67,20 @@ def moment(time_ns: int, *, day_of: int | None = None) -> str:
     same = day_of is not None and _utc(day_of).date() == when.date()
     clock = f"{when:%H:%M:%S}.{time_ns % _NS // _MS:03d}Z"
     return clock if same else f"{when:%Y-%m-%d} {clock}"
+
+
+def clock_for(times_ns: Iterable[int]) -> tuple[str, Callable[[int], str]]:
+    """What the times of a table have in common, to stand in its title, and how to write the rest of each.
+
+    (` on 2026-09-01`, time of day), (` in 2026`, month, day and time of day) or (nothing, all of it).
+    """
+    days = sorted({day(time_ns) for time_ns in times_ns})
+    if len(days) == 1:
+        return f" on {days[0]}", lambda time_ns: moment(time_ns).partition(" ")[2]
+    years = {one[:4] for one in days}
+    if len(years) == 1:
+        return f" in {years.pop()}", lambda time_ns: moment(time_ns)[5:]
+    return "", moment
 
 
 def second(time_ns: int) -> str:

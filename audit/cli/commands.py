@@ -20,6 +20,7 @@ from kvwitness.audit.errors import KvwitnessError
 GROUP = "kvwitness.commands"
 
 OWN = {
+    "demo": "kvwitness.audit.cli.demo",
     "audit": "kvwitness.audit.cli.audit",
     "incidents": "kvwitness.audit.cli.incidents",
     "explain": "kvwitness.audit.cli.explain",

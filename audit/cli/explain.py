@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from kvwitness.audit.dossier import Dossier, open_dossier
 from kvwitness.audit.exhibits import exhibits, statements
 from kvwitness.audit.history import collapsed
 from kvwitness.audit.story import tell
-from kvwitness.audit.wording import day, moment, page_text, runs_text, span_text
+from kvwitness.audit.wording import clock_for, page_text, runs_text, several, span_text
 
 app = typer.Typer(add_completion=False)
 
@@ -72,35 +73,47 @@ def findings(dossier: Dossier) -> list[Block]:
 
 def evidence(dossier: Dossier) -> list[Block]:
     """The proving events and the course of the request; a star where a rule names the event."""
-    shown = collapsed(
+    rows = collapsed(
         exhibits(dossier), ["source", "event", "pool", "pages", "request", "rules"], "tok", "shows"
     )
-    if not shown:
+    if not rows:
         return []
+    shown = _most_telling(rows, dossier)
     pool = next((f["pool"] for f in dossier.findings if f["pool"]), None)
-    one_day = len({day(row["time_ns"]) for row in shown}) == 1
-    rows = [_evidence_row(row, pool, shown[0]["time_ns"] if one_day else None) for row in shown[:SHOWN]]
-    when = f" on {day(shown[0]['time_ns'])}" if one_day else ""
-    title = f"Evidence{when}{table_notes(pool, len(shown), SHOWN)}"
+    when, clock = clock_for(row["time_ns"] for row in shown)
+    hidden = len(rows) - len(shown)
+    more = f"; {several(hidden, 'row')} of others left out, --format json has all" if hidden else ""
+    title = f"Evidence{when}{pages_of(pool)}; * a rule names it as proof{more}"
     columns = ["", "time", "source", "seq", "event", "pages", "positions", "request", "shows"]
-    return [Table(columns, rows, title, ("time", "source"))]
+    whole = ("time", "source") if when.startswith(" on") else ("source",)
+    return [Table(columns, [_evidence_row(row, pool, clock) for row in shown], title, whole)]
 
 
-def table_notes(pool: str | None, rows: int, shown: int) -> str:
-    """What has to be said about a table of events."""
-    pages = f"; pages are those of {pool}" if pool else ""
-    more = f"; the first {shown} of {rows} rows, --format json has all" if rows > shown else ""
-    return f"{pages}; * a rule names it as proof{more}"
+def _most_telling(rows: list[dict[str, Any]], dossier: Dossier) -> list[dict[str, Any]]:
+    """At most `SHOWN` rows in their order: all that concern the request itself, and the largest of the others."""
+    own = dossier.request["request"] if dossier.request else None
+    others = [n for n, row in enumerate(rows) if row["request"] not in (own, None)]
+    room = max(0, SHOWN - (len(rows) - len(others)))
+    kept = set(sorted(others, key=lambda n: -size(rows[n]["pages"]))[:room])
+    return [row for n, row in enumerate(rows) if n in kept or n not in others]
 
 
-def _evidence_row(row: dict[str, Any], pool: str | None, day_of: int | None) -> list[Any]:
+def size(runs: list[int | list[int]]) -> int:
+    """How many pages there are in a compressed list."""
+    return sum(1 if isinstance(run, int) else run[1] - run[0] + 1 for run in runs)
+
+
+def pages_of(pool: str | None) -> str:
+    """What to say of a table that leaves the pool out."""
+    return f"; pages are those of {pool}" if pool else ""
+
+
+def _evidence_row(row: dict[str, Any], pool: str | None, clock: Callable[[int], str]) -> list[Any]:
     elsewhere = f"{row['pool']}: " if row["pages"] and row["pool"] != pool else ""
-    again = (
-        f"; {row['times']} times, until {moment(row['until_ns'], day_of=day_of)}" if row["until_ns"] else ""
-    )
+    again = f"; {row['times']} times, until {clock(row['until_ns'])}" if row["until_ns"] else ""
     return [
         "*" if row["rules"] else "",
-        moment(row["time_ns"], day_of=day_of),
+        clock(row["time_ns"]),
         row["source"],
         row["seq"],
         row["event"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -10,10 +11,13 @@ from kvwitness.audit.cli.answers import TraceOption, find_answer
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.tables import Table
-from kvwitness.audit.history import collapsed, page_history, split_page
-from kvwitness.audit.wording import day, moment, several, span_text
+from kvwitness.audit.history import collapsed, lives, page_history, split_page
+from kvwitness.audit.wording import clock_for, duration, several, span_text
 
 app = typer.Typer(add_completion=False)
+
+SHOWN = 60
+"""Rows for a person; a longer history is told by generations."""
 
 
 @app.command("page")
@@ -40,39 +44,67 @@ def page(
     if not printer.for_people:
         printer.objects(rows)
         return
-    shown = [row for row in rows if row["findings"] or not row["event"].startswith("step.")]
-    steps = len(rows) - len(shown)
-    shown = collapsed(shown, ["generation", "source", "event", "who", "findings"], "positions")
-    printer.blocks([_table(shown, pool, number)] if shown else [])
-    hidden = f"; {several(steps, 'step')} not shown" if steps else ""
-    say(f"{several(len(rows), 'event')} in {several(len(shown), 'row')}{hidden}", quiet=quiet)
+    title = f"Page {number} of {pool}"
+    # Steps name every page that is in use; they say nothing of this one unless a finding does.
+    telling = [row for row in rows if row["findings"] or not row["event"].startswith("step.")]
+    shown = collapsed(telling, ["generation", "source", "event", "who", "findings"], "positions")
+    if len(shown) <= SHOWN:
+        printer.blocks([_events(shown, title)] if shown else [])
+        steps = len(rows) - len(telling)
+        hidden = f"; {several(steps, 'step')} not shown" if steps else ""
+    else:
+        printer.blocks([_generations(lives(rows), title)])
+        hidden = "; --generation N shows the events of one"
+    say(f"{several(len(rows), 'event')}{hidden}", quiet=quiet)
 
 
-def _table(shown: list[dict[str, Any]], pool: str, number: int) -> Table:
-    one_day = len({day(row["time_ns"]) for row in shown}) == 1
-    day_of = shown[0]["time_ns"] if one_day else None
+def _events(shown: list[dict[str, Any]], title: str) -> Table:
+    when, clock = clock_for(row["time_ns"] for row in shown)
     rows, before = [], None
     for row in shown:
         holder = (row["generation"], row["who"])
-        rows.append(_row(row, day_of, new=holder != before))
+        rows.append(_event(row, clock, new=holder != before))
         before = holder if row["who"] else before
-    when = f" on {day(shown[0]['time_ns'])}" if one_day else ""
     columns = ["gen", "time", "source", "seq", "event", "who", "positions", "what"]
-    return Table(columns, rows, f"Page {number} of {pool}{when}", ("time", "source", "event"))
+    return Table(columns, rows, f"{title}{when}", ("time", "source"))
 
 
-def _row(row: dict[str, Any], day_of: int | None, *, new: bool) -> list[Any]:
+def _event(row: dict[str, Any], clock: Callable[[int], str], *, new: bool) -> list[Any]:
     """`new`: somebody else than in the row before, so that the tenant is said."""
-    times = f"{row['times']} times, until {moment(row['until_ns'], day_of=day_of)}" if row["until_ns"] else ""
-    found = f"<- {', '.join(row['findings'])}" if row["findings"] else ""
+    times = f"{row['times']} times, until {clock(row['until_ns'])}" if row["until_ns"] else ""
     tenant = row["tenant"] if new and row["tenant"] else ""
     return [
         row["generation"],
-        moment(row["time_ns"], day_of=day_of),
+        clock(row["time_ns"]),
         row["source"],
         row["seq"],
         row["event"],
         row["who"],
         span_text(row["positions"]),
-        "; ".join(part for part in (tenant, row["note"], times, found) if part),
+        "; ".join(part for part in (tenant, row["note"], times, _mark(row["findings"])) if part),
     ]
+
+
+def _generations(rows: list[dict[str, Any]], title: str) -> Table:
+    when, clock = clock_for(row["from_ns"] for row in rows)
+    shown = [
+        [
+            row["generation"],
+            clock(row["from_ns"]),
+            duration(row["until_ns"] - row["from_ns"]),
+            row["who"],
+            row["tenant"],
+            row["events"],
+            _mark(row["findings"]),
+        ]
+        for row in rows
+    ]
+    columns = ["gen", "from", "for", "who", "tenant", "events", "findings"]
+    return Table(columns, shown, f"{title}{when}, one row per generation", ("from", "for"))
+
+
+def _mark(findings: list[str]) -> str:
+    """Where findings point, the strongest in words and the rest as their number."""
+    if not findings:
+        return ""
+    return f"<- {findings[0]}" + (f" +{len(findings) - 1}" if len(findings) > 1 else "")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from kvwitness.audit.answer import Answer
 from kvwitness.audit.cli.answers import TraceOption, find_answer
-from kvwitness.audit.cli.explain import FINDING_FIELDS, findings, table_notes
+from kvwitness.audit.cli.explain import FINDING_FIELDS, findings, pages_of
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer
 from kvwitness.audit.cli.tables import Block, Prose, Table
 from kvwitness.audit.dossier import Dossier, open_request
 from kvwitness.audit.history import collapsed, holdings, timeline
 from kvwitness.audit.overview import MEANING
-from kvwitness.audit.wording import day, moment, page_text, runs_text, span_text
+from kvwitness.audit.wording import clock_for, moment, page_text, runs_text, span_text
 
 app = typer.Typer(add_completion=False)
 
@@ -96,26 +97,25 @@ def _held(dossier: Dossier) -> list[Block]:
 
 
 def _timeline(dossier: Dossier) -> list[Block]:
-    shown = collapsed(timeline(dossier), ["source", "event", "pool", "findings"], "tok")
-    if not shown:
+    rows = collapsed(timeline(dossier), ["source", "event", "pool", "findings"], "tok")
+    if not rows:
         return []
+    shown = rows[:SHOWN]
     pools = [row["pool"] for row in shown if row["pages"]]
     pool = max(pools, key=pools.count, default=None)
-    one_day = len({day(row["time_ns"]) for row in shown}) == 1
-    day_of = shown[0]["time_ns"] if one_day else None
-    rows = [_timeline_row(row, pool, day_of) for row in shown[:SHOWN]]
-    when = f" on {day(shown[0]['time_ns'])}" if one_day else ""
-    title = f"What was recorded{when}{table_notes(pool, len(shown), SHOWN)}"
+    when, clock = clock_for(row["time_ns"] for row in shown)
+    more = f"; the first {SHOWN} of {len(rows)} rows, --format json has all" if len(rows) > SHOWN else ""
+    title = f"What was recorded{when}{pages_of(pool)}; * a rule names it as proof{more}"
     columns = ["", "time", "source", "seq", "event", "pages", "positions", "what"]
-    return [Table(columns, rows, title, ("time", "source"))]
+    return [Table(columns, [_timeline_row(row, pool, clock) for row in shown], title, ("time", "source"))]
 
 
-def _timeline_row(row: dict[str, Any], pool: str | None, day_of: int | None) -> list[Any]:
+def _timeline_row(row: dict[str, Any], pool: str | None, clock: Callable[[int], str]) -> list[Any]:
     elsewhere = f"{row['pool']}: " if row["pages"] and row["pool"] != pool else ""
-    again = f"{row['times']} times, until {moment(row['until_ns'], day_of=day_of)}" if row["until_ns"] else ""
+    again = f"{row['times']} times, until {clock(row['until_ns'])}" if row["until_ns"] else ""
     return [
         "*" if row["findings"] else "",
-        moment(row["time_ns"], day_of=day_of),
+        clock(row["time_ns"]),
         row["source"],
         row["seq"],
         row["event"],
