@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from kvwitness.audit.store import Store, StoreBusy, StoreError, snapshot
+from kvwitness.audit.store import Store, StoreBusy, StoreError, reader, snapshot
 from kvwitness.audit.store.compaction import plan
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest
@@ -103,17 +104,34 @@ def test_an_open_connection_sees_new_segments_and_imports_at_once(store: Store) 
 
 def test_reader_follows_compactions(store: Store) -> None:
     fill(store, 3)
-    with store.reader() as reader:
+    with store.reader() as source:
         for n in range(1, 4):
-            assert reader.query("SELECT count(*) AS n FROM events").item() == n * 30
+            assert source.query("SELECT count(*) AS n FROM events").item() == n * 30
             store.compact(grace_s=0)
-            assert reader.query("SELECT count(*) AS n FROM events WHERE seq >= ?", [10]).item() == n * 30 - 10
+            assert source.query("SELECT count(*) AS n FROM events WHERE seq >= ?", [10]).item() == n * 30 - 10
             fill(store, 3, first=n * 30)
 
 
+def test_reader_asks_again_when_files_go_while_it_asks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, 3)
+    real = reader.rows
+    asked: list[str] = []
+
+    def rows_late(connection: duckdb.DuckDBPyConnection, statement: str, parameters: Any) -> pl.DataFrame:
+        if not asked:
+            store.compact(grace_s=0)
+        asked.append(statement)
+        return real(connection, statement, parameters)
+
+    monkeypatch.setattr(reader, "rows", rows_late)
+    with store.reader() as source:
+        assert source.query("SELECT count(*) AS n FROM events").item() == 30
+    assert len(asked) == 2
+
+
 def test_reader_passes_on_errors_in_the_statement(store: Store) -> None:
-    with store.reader() as reader, pytest.raises(duckdb.CatalogException):
-        reader.query("SELECT * FROM nothing")
+    with store.reader() as source, pytest.raises(duckdb.CatalogException):
+        source.query("SELECT * FROM nothing")
 
 
 def test_only_one_process_maintains(store: Store) -> None:
