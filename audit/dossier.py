@@ -61,9 +61,7 @@ def open_dossier(answer: Answer, name: str) -> Dossier:
     Raises `KvwitnessError` when nothing, or more than one thing, goes by that name.
     """
     verdict = answer.request(name)
-    incident = (
-        answer.incident_of(verdict["request"], verdict["incarnation"]) if verdict else answer.incident(name)
-    )
+    incident = answer.incident_of(verdict["request"], verdict["incarnation"]) if verdict else answer.incident(name)
     if verdict is None and incident is None:
         raise KvwitnessError(
             f"There is no incident and no request {name!r} on record.",
@@ -83,8 +81,7 @@ def open_request(answer: Answer, name: str) -> Dossier:
     if verdict is None:
         raise KvwitnessError(
             f"There is no request {name!r} on record.",
-            "A request goes by the id that the engine gave it; a later life under the same id is ID#1 "
-            "and so on.",
+            "A request goes by the id that the engine gave it; a later life under the same id is ID#1 and so on.",
         )
     return _gathered(answer, answer.incident_of(verdict["request"], verdict["incarnation"]), verdict)
 
@@ -120,9 +117,7 @@ def _of(request: str, incarnation: int | None) -> pl.Expr:
     return (pl.col("request") == request) & (pl.col("incarnation").fill_null(0) == (incarnation or 0))
 
 
-def _selected(
-    answer: Answer, request: str | None, incarnation: int | None, findings: pl.DataFrame
-) -> pl.DataFrame:
+def _selected(answer: Answer, request: str | None, incarnation: int | None, findings: pl.DataFrame) -> pl.DataFrame:
     """The events that belong into the dossier, in the order of arrival."""
     mine = pl.lit(False) if request is None else _of(request, incarnation)
     wanted = mine.fill_null(False) | pl.col("event").is_in(CONTEXT)

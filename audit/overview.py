@@ -121,7 +121,5 @@ def incident_rows(answer: Answer) -> pl.DataFrame:
     rows = answer.incidents.join(when, on=key, how="left", maintain_order="left").with_columns(
         when_ns=pl.coalesce("when_ns", "first_ns"), pages=counted.fill_null(0)
     )
-    strength = pl.col("verdict").replace_strict(
-        {str(v): n for n, v in enumerate(Verdict)}, return_dtype=pl.Int64
-    )
+    strength = pl.col("verdict").replace_strict({str(v): n for n, v in enumerate(Verdict)}, return_dtype=pl.Int64)
     return rows.sort(strength, "when_ns", maintain_order=True)

@@ -63,8 +63,7 @@ def headline(dossier: Dossier) -> str:
         "integrity": f"{who} met wrong or undefined content; no other tenant's content is shown.",
         "exposure": f"{who} shows a side channel or a broken contract; no content is shown.",
         "unproven": f"Whether {_lowered(who)} is sound cannot be told, because evidence is missing.",
-        "shared": f"{who} read another tenant's pages as the sharing policy allows, and nothing else "
-        "was found.",
+        "shared": f"{who} read another tenant's pages as the sharing policy allows, and nothing else was found.",
         "clean": f"Nothing was found against {_lowered(who)}: every read on record was of content that "
         "it wrote itself or was allowed to share.",
     }
@@ -282,9 +281,7 @@ def _whose(dossier: Dossier) -> str:
         by_tenant = _last_writers(dossier, pool, pages)
         parts = [
             f"{counted_pages(held, 3)} held content of {tenant}, written for {listing(sorted(requests), 4)}"
-            for tenant, (held, requests) in sorted(
-                by_tenant.items(), key=lambda item: (-len(item[1][0]), item[0])
-            )
+            for tenant, (held, requests) in sorted(by_tenant.items(), key=lambda item: (-len(item[1][0]), item[0]))
         ]
         if parts:
             told.append(f"In {pool}, by the last write to each page: {'; '.join(parts[:_TENANTS_TOLD])}.")

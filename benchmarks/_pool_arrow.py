@@ -125,8 +125,7 @@ def to_batch(chunk: Chunk, plan: Plan) -> pa.RecordBatch:
         values |= _keys(chunk)
     n = len(chunk)
     columns = [
-        values[field.name].cast(field.type) if field.name in values else _nulls(field.type, n)
-        for field in EVENT_SCHEMA
+        values[field.name].cast(field.type) if field.name in values else _nulls(field.type, n) for field in EVENT_SCHEMA
     ]
     return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
 

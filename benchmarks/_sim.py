@@ -21,15 +21,47 @@ RECEIVED, FINISHED, ALLOC, FREE, FREE_TO_CACHE, EVICT = 0, 1, 2, 3, 4, 5
 WRITE, LAND, READ, SHARE, PUBLISH, UNPUBLISH, BEGIN, DONE = 6, 7, 8, 9, 10, 11, 12, 13
 
 # Columns of State.globals; from SEQS on, the last seq of each source (the gateway is the last source).
-(RNG, TIME, REQUESTS, PROMISED_EVENTS, TARGET, PAGE_EVENTS, ROWS, PLANTED, TO_PLANT, SHARE_PPM, TRANSFER_PPM,
- TENANTS, PAGE_TOKENS, KEYS, DECODE_PPM, OUT_ROWS, OUT_PAGES, SEQS) = range(18)
+(
+    RNG,
+    TIME,
+    REQUESTS,
+    PROMISED_EVENTS,
+    TARGET,
+    PAGE_EVENTS,
+    ROWS,
+    PLANTED,
+    TO_PLANT,
+    SHARE_PPM,
+    TRANSFER_PPM,
+    TENANTS,
+    PAGE_TOKENS,
+    KEYS,
+    DECODE_PPM,
+    OUT_ROWS,
+    OUT_PAGES,
+    SEQS,
+) = range(18)
 
 # Columns of State.rows, which hold one chunk of events. A, B and C depend on the kind (see `emit`'s callers).
 KIND, SOURCE, SEQ, TIME_NS, REQUEST, TENANT_CODE, POOL_CODE, A, B, C, END = range(11)
 
 # Columns of State.slots: one request in flight each.
-(PHASE, REQ, TENANT, POOL, SRC_POOL, PROMPT_PAGES, DECODE_PAGES, PROMPT_TOKENS, DECODED, POS, SHARED, KEPT,
- ENTRY, TOTAL) = range(14)
+(
+    PHASE,
+    REQ,
+    TENANT,
+    POOL,
+    SRC_POOL,
+    PROMPT_PAGES,
+    DECODE_PAGES,
+    PROMPT_TOKENS,
+    DECODED,
+    POS,
+    SHARED,
+    KEPT,
+    ENTRY,
+    TOTAL,
+) = range(14)
 
 # Columns of State.pools.
 HEAD, COUNT, PROMISED = range(3)
@@ -149,7 +181,6 @@ def give(st: State, pool: int, table: NDArray[np.uint32], first: int, end: int) 
         if tail == size:
             tail = 0
     st.pools[pool, COUNT] += end - first
-
 
 
 @compiled
@@ -326,10 +357,7 @@ def note(st: State, kind: int, s: int, victim: int, page: int) -> None:
 def due(st: State) -> bool:
     """Whether the next violation should be planted now; they are spread evenly over the trace."""
     g = st.globals
-    return (
-        g[PLANTED] < g[TO_PLANT]
-        and g[PAGE_EVENTS] * (g[TO_PLANT] + 1) > (g[PLANTED] + 1) * g[TARGET]
-    )
+    return g[PLANTED] < g[TO_PLANT] and g[PAGE_EVENTS] * (g[TO_PLANT] + 1) > (g[PLANTED] + 1) * g[TARGET]
 
 
 @compiled

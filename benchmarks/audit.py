@@ -75,9 +75,7 @@ def measure(name: str, page_events: int, seed: int, work: Path, repeat: int) -> 
     return result | {"runs": [{key: run[key] for key in ("cpu_s", "wall_s", "peak_mib")} for run in runs]}
 
 
-def measure_size(
-    label: str, names: list[str], seed: int, repeat: int | None, work: Path
-) -> dict[str, Result]:
+def measure_size(label: str, names: list[str], seed: int, repeat: int | None, work: Path) -> dict[str, Result]:
     """All measures at one size."""
     page_events = SIZES[label]
     times = repeat or (3 if page_events <= 5_000_000 else 2 if page_events <= 50_000_000 else 1)

@@ -136,8 +136,7 @@ def questions(table: pa.Table) -> dict[str, str]:
     return {
         "count": "SELECT count(*) FROM events",
         "by tenant": "SELECT tenant, count(*) FROM events GROUP BY tenant ORDER BY ALL",
-        "one request": f"SELECT source, seq, event, pages FROM events WHERE request = '{request}' ORDER BY "
-        "ALL",
+        "one request": f"SELECT source, seq, event, pages FROM events WHERE request = '{request}' ORDER BY ALL",
         "one page": f"SELECT source, seq, event, request FROM events WHERE pool = '{pool}' "
         f"AND list_contains(pages, {page}) ORDER BY ALL",
         "time window": f"SELECT event, count(*) FROM events WHERE time_ns BETWEEN {first} AND {last} "
@@ -194,9 +193,7 @@ def measure_queries(work: Path, table: pa.Table) -> list[Result]:
         with store.connect() as con:
             for name, statement in asked.items():
                 if con.execute(statement).fetchall() != answers[name]:
-                    raise SystemExit(
-                        f"the answer to '{name}' at {count} segments is not that of the native table"
-                    )
+                    raise SystemExit(f"the answer to '{name}' at {count} segments is not that of the native table")
             measured = {name: best_ms(asking(con, q)) for name, q in asked.items()}
         measured |= measure_opening(store)
         results.append({"segments": count, "ms": measured})

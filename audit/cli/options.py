@@ -22,6 +22,4 @@ OutputOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Write the data to this file instead of standard output."),
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no remarks; errors are still told.")
-]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks; errors are still told.")]

@@ -66,9 +66,7 @@ class Printer:
             else:
                 format = Format.TABLE if path is None and sys.stdout.isatty() else Format.JSONL
         if format is Format.PARQUET and path is None:
-            raise KvwitnessError(
-                "Parquet is not printed on standard output.", "Name a file with --output FILE."
-            )
+            raise KvwitnessError("Parquet is not printed on standard output.", "Name a file with --output FILE.")
         return cls(format, path)
 
     @property

@@ -41,9 +41,7 @@ _FACTS = {
 
 @app.command("request")
 def request(
-    ident: Annotated[
-        str, typer.Argument(metavar="ID", help="The request; ID#1 is its second life under the same id.")
-    ],
+    ident: Annotated[str, typer.Argument(metavar="ID", help="The request; ID#1 is its second life under the same id.")],
     store: StoreOption = DEFAULT_STORE,
     trace: TraceOption = None,
     format: FormatOption = None,

@@ -32,9 +32,7 @@ _PROBLEM = pl.Schema(
 
 
 @app.command()
-def info(
-    store: StoreOption = DEFAULT_STORE, format: FormatOption = None, output: OutputOption = None
-) -> None:
+def info(store: StoreOption = DEFAULT_STORE, format: FormatOption = None, output: OutputOption = None) -> None:
     """Say what is in the store: rows, bytes, times, sources, imports, losses."""
     Printer.choose(format, output).record(open_store(store).info())
 
@@ -100,9 +98,7 @@ def publish(store: StoreOption = DEFAULT_STORE) -> None:
 
 
 @app.command()
-def migrate(
-    store: StoreOption = DEFAULT_STORE, format: FormatOption = None, output: OutputOption = None
-) -> None:
+def migrate(store: StoreOption = DEFAULT_STORE, format: FormatOption = None, output: OutputOption = None) -> None:
     """Bring a store of an older version up to date. Stop its collectors and make a backup first."""
     Printer.choose(format, output).record(asdict(Store.migrate(store)))
 
@@ -110,9 +106,7 @@ def migrate(
 @app.command()
 def retain(
     store: StoreOption = DEFAULT_STORE,
-    tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Remove everything of this tenant, at once.")
-    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Remove everything of this tenant, at once.")] = None,
     older_than: Annotated[
         str | None, typer.Option("--older-than", help="Remove what is older, such as 90d, 12h or 4w.")
     ] = None,
@@ -134,7 +128,5 @@ def _seconds(duration: str) -> int:
     """The length of a duration such as 90d."""
     found = re.fullmatch(r"(\d+)([smhdw])", duration)
     if found is None:
-        raise KvwitnessError(
-            f"{duration!r} is not a duration.", "Write a number and one of s, m, h, d, w: 90d, 12h."
-        )
+        raise KvwitnessError(f"{duration!r} is not a duration.", "Write a number and one of s, m, h, d, w: 90d, 12h.")
     return int(found[1]) * _SECONDS[found[2]]

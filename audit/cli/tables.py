@@ -123,13 +123,10 @@ def _rendered(table: Table, width: int) -> Any:
     for n, (name, columns) in enumerate(zip(table.columns, _widths(table, cells, width), strict=True)):
         values = [row[n] for row in table.rows if row[n] is not None]
         numeric = bool(values) and all(isinstance(v, int | float) for v in values)
-        justify = "right" if numeric else "left"
-        rendered.add_column(Text(name), justify=justify, overflow="fold", width=columns)
+        rendered.add_column(Text(name), justify="right" if numeric else "left", overflow="fold", width=columns)
     for texts in cells:
         pairs = zip(texts, table.columns, strict=True)
-        rendered.add_row(
-            *[Text(text, _STYLES.get(text, "") if name == "verdict" else "") for text, name in pairs]
-        )
+        rendered.add_row(*[Text(text, _STYLES.get(text, "") if name == "verdict" else "") for text, name in pairs])
     return rendered
 
 
@@ -142,10 +139,7 @@ def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[in
     columns = [[name, *(row[n] for row in cells)] for n, name in enumerate(table.columns)]
     widths = [max(len(line) for text in column for line in text.split("\n")) for column in columns]
     words = [max((len(word) for text in column for word in text.split()), default=0) for column in columns]
-    least = [
-        widths[n] if name in table.whole else min(words[n], _WIDEST_WORD)
-        for n, name in enumerate(table.columns)
-    ]
+    least = [widths[n] if name in table.whole else min(words[n], _WIDEST_WORD) for n, name in enumerate(table.columns)]
     excess = sum(widths) - (width - _GAP * (len(widths) - 1))
     for floor in (least, [min(n, _NARROWEST) for n in least]):
         while excess > 0 and (wide := [n for n in range(len(widths)) if widths[n] > floor[n]]):

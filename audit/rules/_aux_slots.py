@@ -54,9 +54,7 @@ def misread(context: Context) -> pl.DataFrame:
 def _may_precede() -> pl.Expr:
     """The reader's own write, recorded later by another source, may in truth have come before the read."""
     doubt = pl.col("unc_ns") + pl.col("own_unc")
-    return (pl.col("own_source") != pl.col("source")) & (
-        (pl.col("own_ns") - pl.col("ref_ns") <= doubt).fill_null(True)
-    )
+    return (pl.col("own_source") != pl.col("source")) & ((pl.col("own_ns") - pl.col("ref_ns") <= doubt).fill_null(True))
 
 
 def _describe(context: Context, rows: pl.DataFrame) -> pl.DataFrame:

@@ -33,9 +33,7 @@ def digests(context: Context) -> pl.DataFrame:
             tenant=pl.lit(None, pl.String),
         )
     dated = rows.join_asof(_generations(context, rows), on="ev", by=PAGE, check_sortedness=False)
-    return dated.with_columns(generation=pl.coalesce("gen", pl.col("counted").fill_null(0))).drop(
-        "gen", "counted"
-    )
+    return dated.with_columns(generation=pl.coalesce("gen", pl.col("counted").fill_null(0))).drop("gen", "counted")
 
 
 def _generations(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
@@ -53,9 +51,7 @@ def _generations(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     )
     known = context.requests.lazy().select(*KEY, known_tenant="tenant")
     exploded = allocs.explode("page").join(wanted, on=PAGE, how="semi")
-    named = exploded.with_columns(pl.col("incarnation").cast(pl.Int32).fill_null(0)).join(
-        known, on=KEY, how="left"
-    )
+    named = exploded.with_columns(pl.col("incarnation").cast(pl.Int32).fill_null(0)).join(known, on=KEY, how="left")
     return (
         named.sort("ev")
         .select(
@@ -82,17 +78,11 @@ def sent_and_received(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     mapping = _mapping(context, sent, got)
     ends = mapping.join(
-        sent.select(
-            src_pool="pool", src_page="page", sent_ev="ev", sent_digest="digest", sent_transfer="transfer"
-        ),
+        sent.select(src_pool="pool", src_page="page", sent_ev="ev", sent_digest="digest", sent_transfer="transfer"),
         on=["src_pool", "src_page"],
     ).join(got.rename({"transfer": "got_transfer"}), on=PAGE)
     named = pl.col("sent_transfer") == pl.col("transfer")
-    tied = (
-        pl.when(pl.col("sent_transfer").is_null())
-        .then(pl.col("sent_ev") > pl.col("begin_ev"))
-        .otherwise(named)
-    )
+    tied = pl.when(pl.col("sent_transfer").is_null()).then(pl.col("sent_ev") > pl.col("begin_ev")).otherwise(named)
     kept = (
         pl.when(pl.col("got_transfer").is_null())
         .then(pl.col("ev") > pl.col("begin_ev"))

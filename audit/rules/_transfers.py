@@ -55,10 +55,7 @@ def unterminated_transfers(context: Context, settings: Mapping[str, float | int 
         waiting_ns=context.horizon_ns - pl.max_horizontal("ended_ns", "begun_ns")
     )
     old = dated.filter(pl.col("waiting_ns") > int(float(settings["bound_s"]) * SECOND_NS))
-    sides = [
-        old.with_columns(pool=pl.col(f"{side}_pool"), pages=pl.col(f"{side}_pages"))
-        for side in ("src", "dst")
-    ]
+    sides = [old.with_columns(pool=pl.col(f"{side}_pool"), pages=pl.col(f"{side}_pages")) for side in ("src", "dst")]
     rows = pl.concat(sides).filter(pl.col("pages").list.len() > 0).sort("begun_ns", "pool")
     return rows.select(
         *KEY,
@@ -67,9 +64,7 @@ def unterminated_transfers(context: Context, settings: Mapping[str, float | int 
         "pages",
         "evs",
         verdict=pl.lit("exposure"),
-        why=pl.format(
-            "transfer {} has had no terminal signal for {} s", "transfer", pl.col("waiting_ns") // SECOND_NS
-        ),
+        why=pl.format("transfer {} has had no terminal signal for {} s", "transfer", pl.col("waiting_ns") // SECOND_NS),
     )
 
 

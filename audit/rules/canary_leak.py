@@ -19,9 +19,7 @@ def _marks(context: Context, event: str) -> pl.DataFrame:
     named = keyed(marks).join(known, on=KEY, how="left")
     unnamed = marks.filter(pl.col("request").is_null()).with_columns(known_tenant=pl.lit(None, pl.String))
     rows = pl.concat([named, unnamed], how="diagonal_relaxed")
-    return (
-        rows.select("marker", *KEY, "ev", tenant=pl.coalesce("tenant", "known_tenant")).sort("ev").collect()
-    )
+    return rows.select("marker", *KEY, "ev", tenant=pl.coalesce("tenant", "known_tenant")).sort("ev").collect()
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:

@@ -108,9 +108,7 @@ def _changed(announced: pl.DataFrame) -> pl.DataFrame:
 
 def _overpromised(sized: pl.DataFrame, latest: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
     """Promises beyond an engine's own pool, and beyond the pool of another engine on the same path."""
-    own = sized.filter(pl.col("promises") > pl.col("holds")).unique(
-        ["engine", "promises", "holds"], keep="first"
-    )
+    own = sized.filter(pl.col("promises") > pl.col("holds")).unique(["engine", "promises", "holds"], keep="first")
     alone = own.select(
         "engine",
         evs=pl.concat_list("ev"),
@@ -121,8 +119,7 @@ def _overpromised(sized: pl.DataFrame, latest: pl.DataFrame, paths: pl.DataFrame
     joined = both.join(latest, on="engine").join(other, on="engine_2")
     # The other engine's own promise, where it is as large, is reported above.
     beyond = joined.filter(
-        (pl.col("promises") > pl.col("other_holds"))
-        & ~(pl.col("own_promise") > pl.col("other_holds")).fill_null(False)
+        (pl.col("promises") > pl.col("other_holds")) & ~(pl.col("own_promise") > pl.col("other_holds")).fill_null(False)
     )
     on_path = beyond.select(
         "engine",
@@ -155,9 +152,7 @@ def _disagreeing(latest: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
             differing.select(
                 "engine",
                 evs=pl.concat_list("ev", "ev_2"),
-                why=pl.format(
-                    "{} is {} on {} and {} on {}", pl.lit(name), name, "engine", f"{name}_2", "engine_2"
-                ),
+                why=pl.format("{} is {} on {} and {} on {}", pl.lit(name), name, "engine", f"{name}_2", "engine_2"),
             )
         )
     return pl.concat(parts)

@@ -56,9 +56,7 @@ def _requests(context: Context) -> pl.DataFrame:
 def _transfers(context: Context) -> pl.DataFrame:
     """A transfer or room id that is begun or offered for a second request before it ended for the first."""
     starts = pl.col("event").is_in(["transfer.begin", "transfer.offer"])
-    moves = context.events.filter(
-        pl.col("transfer").is_not_null() & (starts | pl.col("event").is_in(TERMINAL))
-    )
+    moves = context.events.filter(pl.col("transfer").is_not_null() & (starts | pl.col("event").is_in(TERMINAL)))
     owners = moves.filter(starts).group_by("transfer").agg(n=pl.struct("request", "incarnation").n_unique())
     lives = (
         moves.join(owners.filter(pl.col("n") > 1), on="transfer", how="semi")

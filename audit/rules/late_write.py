@@ -21,9 +21,7 @@ _WRITE = (
 )
 _BY_THEN = pl.when(pl.col("request").is_null()).then(HOLDER).otherwise(pl.lit("this request"))
 _ON_OTHERS = pl.format("{} landed on {} that {} held by then", _WRITE, EXTENT, _BY_THEN)
-_ON_NOBODY = pl.format(
-    "its own write landed on {} after it had lost {}, and nobody held {}", EXTENT, THEM, THEM
-)
+_ON_NOBODY = pl.format("its own write landed on {} after it had lost {}, and nobody held {}", EXTENT, THEM, THEM)
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:

@@ -18,16 +18,12 @@ def _successes(context: Context, share: float) -> pl.DataFrame:
     given = keyed(context.events.filter(pl.col("event") == "page.alloc"))
     served = given.group_by(*KEY, engine=acting_engine(context)).agg(ev=pl.col("ev").min()).sort("ev")
     limits = (
-        context.events.filter(
-            (pl.col("event") == "engine.limits") & pl.col("input_limit_tokens").is_not_null()
-        )
+        context.events.filter((pl.col("event") == "engine.limits") & pl.col("input_limit_tokens").is_not_null())
         .select(engine=site_of("engine"), at="ev", limit="input_limit_tokens")
         .sort("at")
         .collect()
     )
-    dated = served.collect().join_asof(
-        limits, left_on="ev", right_on="at", by="engine", check_sortedness=False
-    )
+    dated = served.collect().join_asof(limits, left_on="ev", right_on="at", by="engine", check_sortedness=False)
     counted = context.requests.filter(
         pl.col("ok") & (pl.col("traffic") == "user") & pl.col("prompt_tokens").is_not_null()
     ).select(*KEY, "prompt_tokens", "received_ev", "received_ns")
@@ -85,12 +81,9 @@ def _example(early: list[int], late: list[int]) -> str:
             f'"tenant":"t-a","prompt_tokens":{length}}}'
         )
         lines.append(
-            f'{{"t":{t},"seq":{1 + n},"source":"e/0","event":"page.alloc","pool":"e/0/kv",'
-            f'"pages":[1],{request}}}'
+            f'{{"t":{t},"seq":{1 + n},"source":"e/0","event":"page.alloc","pool":"e/0/kv","pages":[1],{request}}}'
         )
-        lines.append(
-            f'{{"t":{t},"seq":{2 * n},"source":"gateway","event":"request.finished",{request},"status":200}}'
-        )
+        lines.append(f'{{"t":{t},"seq":{2 * n},"source":"gateway","event":"request.finished",{request},"status":200}}')
     return "\n".join(lines) + "\n"
 
 

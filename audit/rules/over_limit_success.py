@@ -18,9 +18,7 @@ SERVICE = ["page.alloc", "page.write", "transfer.begin", "page.read"]
 
 def _limits(context: Context) -> pl.DataFrame:
     """Each announcement of an enforced limit, in replay order."""
-    announced = context.events.filter(
-        (pl.col("event") == "engine.limits") & pl.col("input_limit_tokens").is_not_null()
-    )
+    announced = context.events.filter((pl.col("event") == "engine.limits") & pl.col("input_limit_tokens").is_not_null())
     return announced.select("ev", engine=site_of("engine"), limit="input_limit_tokens").sort("ev").collect()
 
 
@@ -62,11 +60,7 @@ def _describe(rows: pl.DataFrame) -> pl.DataFrame:
         verdict=pl.when(proved.fill_null(False)).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
         evs=pl.concat_list("received_ev", "limit_ev", "ev", "finished_ev"),
         why=pl.when(length)
-        .then(
-            pl.format(
-                "answered with success by way of {}, and its true prompt length is not on record", "engine"
-            )
-        )
+        .then(pl.format("answered with success by way of {}, and its true prompt length is not on record", "engine"))
         .when(proved.fill_null(False))
         .then(
             pl.format(

@@ -105,7 +105,5 @@ RULE = Rule(
         verdict="exposure",
         trace=_example([100] * 500, [9000] * 200),
     ),
-    negative=Example(
-        title="two days of the same mixture", trace=_example([100, 400, 900] * 200, [100, 400, 900] * 80)
-    ),
+    negative=Example(title="two days of the same mixture", trace=_example([100, 400, 900] * 200, [100, 400, 900] * 80)),
 )

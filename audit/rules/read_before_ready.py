@@ -22,9 +22,7 @@ _THERE = (
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Find reads during an open load or transfer, and through a share of pages that nobody had completed."""
     rows = counted(facts(context, ["not_ready"]))
-    why = pl.format(
-        "read {} that a share or a begun write promised and that were not yet written; {}", EXTENT, _THERE
-    )
+    why = pl.format("read {} that a share or a begun write promised and that were not yet written; {}", EXTENT, _THERE)
     return judge(context, ID, rows, BY_TENANT, why)
 
 

@@ -19,9 +19,7 @@ def _with_policy(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
         "pool", at="ev", sharing="sharing", kind="kind"
     )
     filled = declared.sort("at").with_columns(pl.col("sharing", "kind").forward_fill().over("pool"))
-    return rows.sort("ev").join_asof(
-        filled.collect(), left_on="ev", right_on="at", by="pool", check_sortedness=False
-    )
+    return rows.sort("ev").join_asof(filled.collect(), left_on="ev", right_on="at", by="pool", check_sortedness=False)
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:

@@ -37,9 +37,7 @@ def _services(touched: pl.LazyFrame, own_traffic: pl.DataFrame) -> pl.DataFrame:
     begins = pl.col("phase").fill_null("begin") == "begin"
     compute_read = (kind == "page.read") & begins & ~op.is_in(COPIER_READS).fill_null(False)
     success = (kind == "request.finished") & SUCCESS
-    served = touched.filter(
-        kind.is_in(["page.alloc", "transfer.begin"]) | compute_read | success.fill_null(False)
-    )
+    served = touched.filter(kind.is_in(["page.alloc", "transfer.begin"]) | compute_read | success.fill_null(False))
     columns = [*KEY, "event", "ev", "ref_ns", "unc_ns", "source", "pool", "step", "pages"]
     rows = served.select(*columns, told_aborted=TOLD_ABORTED).collect()
     exempt = rows.filter(kind == "page.read").join(own_traffic, on=KEY, how="semi")
@@ -105,9 +103,7 @@ def _after(pairs: pl.DataFrame, delay_ns: int) -> pl.DataFrame:
 def _describe(pairs: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
     """One row per request: the earliest refusal that was not heeded, and the first act of each kind after
     it."""
-    first = pairs.sort("refusal_ev", "ev").unique(
-        [*KEY, "event", "source"], keep="first", maintain_order=True
-    )
+    first = pairs.sort("refusal_ev", "ev").unique([*KEY, "event", "source"], keep="first", maintain_order=True)
     per_request = first.group_by(KEY, maintain_order=True).agg(
         pl.col("refusal", "refusal_source").first(),
         sure=pl.col("sure").any(),

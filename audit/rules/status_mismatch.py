@@ -108,11 +108,7 @@ def _lengths(context: Context, tolerance: int) -> pl.DataFrame:
         .agg(pl.col("received", "received_ev", "prompt_tokens", "answered_by").first(), answers=pl.col("ev"))
     )
     tenants = context.requests.lazy().select(*KEY, "tenant")
-    by = (
-        pl.when(pl.col("answered_by").is_not_null())
-        .then(pl.format(" by {}", "answered_by"))
-        .otherwise(pl.lit(""))
-    )
+    by = pl.when(pl.col("answered_by").is_not_null()).then(pl.format(" by {}", "answered_by")).otherwise(pl.lit(""))
     return (
         rows.join(tenants, on=KEY)
         .select(

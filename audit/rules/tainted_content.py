@@ -33,9 +33,7 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
         return judge(context, ID, rows.drop("_read"), None, _WHY)
     chains = _chains(rows)
     doubts, tenants = _of_chains(chains, _origins(context))
-    told = rows.drop("other_request", "other_tenant").join(
-        doubts, on="_read", how="left", maintain_order="left"
-    )
+    told = rows.drop("other_request", "other_tenant").join(doubts, on="_read", how="left", maintain_order="left")
     origins = told.join(tenants, on="_read", how="left", maintain_order="left")
     leaks = origins.group_by("_read").agg(
         leak=(pl.col("other_tenant") != pl.col("tenant")).any()  # unknown on either side: no leak is shown
@@ -59,9 +57,7 @@ def _judged(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     found = judge(context, ID, unsure, None, _WHY)
     doubts = unsure.group_by(KEY).agg(pl.col("doubt").sort().first())
     unproven = found.join(doubts, on=KEY, how="left", maintain_order="left").with_columns(
-        why=pl.when(pl.col("missing").is_null())
-        .then(pl.format("{}; not proved: {}", "why", "doubt"))
-        .otherwise("why"),
+        why=pl.when(pl.col("missing").is_null()).then(pl.format("{}; not proved: {}", "why", "doubt")).otherwise("why"),
         missing=pl.coalesce("missing", "doubt"),
         verdict=pl.lit("unproven"),
     )

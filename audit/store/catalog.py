@@ -30,9 +30,7 @@ from kvwitness.audit.store.stats import Stats
 
 STORAGE_VERSION = "v1.0.0"
 """File format of store.duckdb. The default of DuckDB 2 cannot be opened by 1.x."""
-RESERVED = frozenset(
-    {"events", "page_events", "segments", "sealed_segments", "imports", "manifest", "result_runs"}
-)
+RESERVED = frozenset({"events", "page_events", "segments", "sealed_segments", "imports", "manifest", "result_runs"})
 """Names of views and tables that results must not take."""
 _MARKER = re.compile(r"(\d{10})-was-replaced--please-reopen-store\.duckdb\.parquet")
 _TS = "time_ns as a timestamp (UTC)."
@@ -207,16 +205,14 @@ def _imports_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
     spec = ", ".join(f"{k}: {sql.text(v)}" for k, v in columns.items())
     pattern = sql.text(f"{layout.root}/imports/*/import.json")
     con.execute(
-        f"CREATE VIEW imports AS SELECT * FROM read_json({pattern}, columns = {{{spec}}}) WHERE sha256 IS "
-        f"NOT NULL"
+        f"CREATE VIEW imports AS SELECT * FROM read_json({pattern}, columns = {{{spec}}}) WHERE sha256 IS NOT NULL"
     )
     _comment(con, "imports", "The files that were imported, by the SHA-256 of their bytes.", {})
 
 
 def _result_views(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
     con.execute(
-        "CREATE TABLE result_runs (run_id VARCHAR, created_ns BIGINT, table_name VARCHAR, rows BIGINT, "
-        "newest BOOLEAN)"
+        "CREATE TABLE result_runs (run_id VARCHAR, created_ns BIGINT, table_name VARCHAR, rows BIGINT, newest BOOLEAN)"
     )
     newest = manifest.results[-1] if manifest.results else None
     rows: list[list[Any]] = [

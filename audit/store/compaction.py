@@ -94,7 +94,5 @@ def plan(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 def _arrival(segment: Segment) -> tuple[str, int, str]:
     """Keeps the rows of one ingest together and in order."""
-    first = min(
-        ((name or "", span.first or 0) for name, span in segment.stats.ingests.items()), default=("", 0)
-    )
+    first = min(((name or "", span.first or 0) for name, span in segment.stats.ingests.items()), default=("", 0))
     return (*first, segment.name)

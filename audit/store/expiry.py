@@ -110,9 +110,7 @@ def _leftovers(layout: Layout, age_s: float) -> Leftovers:
     # Merged segments come into sealed/ under the maintenance lock, results into results/ under the
     # manifest's: with both held, nothing there is on its way into the manifest.
     manifest = load(layout, any_schema=True)
-    known = (
-        manifest.retired_names() | {s.name for s in manifest.sealed} | {r.directory for r in manifest.results}
-    )
+    known = manifest.retired_names() | {s.name for s in manifest.sealed} | {r.directory for r in manifest.results}
     placed = (layout.relative(p) for d in (layout.sealed, layout.results) for p in d.iterdir())
     oldest = time.time() - age_s
     stale = (layout.relative(p) for p in layout.tmp.iterdir() if _modified(p) < oldest)

@@ -71,14 +71,12 @@ def storage_error(exc: OSError, doing: str, path: Path | str) -> StoreError:
     if exc.errno in _READ_ONLY:
         return ReadOnlyDisk(
             f"The store cannot be written: {reason} while {doing} {path}.",
-            "Reading still works. Check that the file system is mounted read-write and that this user may "
-            "write there.",
+            "Reading still works. Check that the file system is mounted read-write and that this user may write there.",
         )
     if exc.errno in (errno.EMFILE, errno.ENFILE):
         return StoreError(
             f"Too many open files while {doing} {path}.",
-            "Raise the limit (`ulimit -n`), or run `kvwitness store compact` so that there are fewer "
-            "segments.",
+            "Raise the limit (`ulimit -n`), or run `kvwitness store compact` so that there are fewer segments.",
         )
     return DiskFailure(
         f"The disk reported an error: {reason} while {doing} {path}.",

@@ -87,9 +87,7 @@ class Import:
                 self._take(piece)
 
     def _take(self, piece: pa.Table) -> None:
-        if self._writer is not None and (
-            self._stats.rows >= TARGET_ROWS or self._writer.size >= TARGET_BYTES
-        ):
+        if self._writer is not None and (self._stats.rows >= TARGET_ROWS or self._writer.size >= TARGET_BYTES):
             self._finish_segment()
         if self._writer is None:
             self._number += 1
@@ -120,9 +118,7 @@ class Import:
         )
         final = self._layout.imports / sha256
         with explained("committing an import as", final):
-            write_atomic(
-                self._dir / RECORD, orjson.dumps(vars(record), option=orjson.OPT_INDENT_2), self._layout.tmp
-            )
+            write_atomic(self._dir / RECORD, orjson.dumps(vars(record), option=orjson.OPT_INDENT_2), self._layout.tmp)
             # That synced the directory, with the names of the segments in it.
             try:
                 os.rename(self._dir, final)
@@ -173,9 +169,7 @@ def import_batches(
     with Import(layout, name=name, pseudonyms=pseudonyms) as work:
         for batch in batches:
             work.append(batch)
-        return work.commit(
-            sha256 if isinstance(sha256, str) else sha256(), report() if callable(report) else report
-        )
+        return work.commit(sha256 if isinstance(sha256, str) else sha256(), report() if callable(report) else report)
 
 
 def find_import(layout: Layout, sha256: str) -> ImportRecord | None:

@@ -42,21 +42,16 @@ def info(layout: Layout, snapshot: Snapshot) -> dict[str, Any]:
             for name, span in sorted(total.sources.items(), key=lambda item: item[0] or "")
         ],
         "writers": [
-            {"writer": writer_name(n), "rows": total.ingests[n].rows}
-            for n in sorted(ingests)
-            if not _imported(n)
+            {"writer": writer_name(n), "rows": total.ingests[n].rows} for n in sorted(ingests) if not _imported(n)
         ],
         "imports": [
-            {"name": r.name, "sha256": r.sha256, "rows": r.rows, "committed_ns": r.committed_ns}
-            for r in imports
+            {"name": r.name, "sha256": r.sha256, "rows": r.rows, "committed_ns": r.committed_ns} for r in imports
         ],
         "result_runs": [
-            {"run_id": r.run_id, "created_ns": r.created_ns, "tables": dict(r.tables)}
-            for r in manifest.results
+            {"run_id": r.run_id, "created_ns": r.created_ns, "tables": dict(r.tables)} for r in manifest.results
         ],
         "quarantined": [
-            {"name": q.name, "rows": q.rows, "reason": q.reason, "moved_to": q.moved_to}
-            for q in manifest.quarantined
+            {"name": q.name, "rows": q.rows, "reason": q.reason, "moved_to": q.moved_to} for q in manifest.quarantined
         ],
         "removals": [dict(r) for r in manifest.removals],
         "waiting_for_removal": len(manifest.retired),

@@ -132,8 +132,7 @@ def load(layout: Layout, *, any_schema: bool = False) -> Manifest:
         )
     if version < SCHEMA_VERSION and not any_schema:
         raise OlderStore(
-            f"The store {layout.root} has schema version {version}; this program reads and writes "
-            f"{SCHEMA_VERSION}.",
+            f"The store {layout.root} has schema version {version}; this program reads and writes {SCHEMA_VERSION}.",
             "Stop the collectors that write to it, make a backup, and run `kvwitness store migrate`.",
         )
     try:
@@ -152,8 +151,7 @@ def _parsed(layout: Layout) -> dict[str, Any]:
             raise
         raise NoStore(
             f"There is no store at {layout.root}.",
-            "Create one with `kvwitness import FILE --store DIR`, or give the directory that holds "
-            "manifest.json.",
+            "Create one with `kvwitness import FILE --store DIR`, or give the directory that holds manifest.json.",
         ) from exc
     try:
         data = orjson.loads(raw)

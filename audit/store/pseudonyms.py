@@ -72,9 +72,7 @@ class Pseudonyms:
     def made(name: str) -> bool:
         """Whether a name has the form of a pseudonym."""
         digits = name.removeprefix(PREFIX)
-        return (
-            name.startswith(PREFIX) and len(digits) == _DIGITS and not set(digits) - set("0123456789abcdef")
-        )
+        return name.startswith(PREFIX) and len(digits) == _DIGITS and not set(digits) - set("0123456789abcdef")
 
     def apply(self, events: pa.Table) -> pa.Table:
         """The events with the column `tenant`, and the key `tenant` inside `ns` and `extra`, replaced."""
@@ -92,8 +90,7 @@ class Pseudonyms:
     def _replaced(self, value: object) -> object:
         if isinstance(value, dict):
             return {
-                k: self.of(v) if k == "tenant" and isinstance(v, str) else self._replaced(v)
-                for k, v in value.items()
+                k: self.of(v) if k == "tenant" and isinstance(v, str) else self._replaced(v) for k, v in value.items()
             }
         return [self._replaced(v) for v in value] if isinstance(value, list) else value
 

@@ -76,9 +76,7 @@ def reinstate(layout: Layout, name: str, source: str | Path) -> str:
     try:
         segment = check_segment(source, name)
     except FileNotFoundError as exc:
-        raise StoreError(
-            f"There is no file {source}.", "Give the path of an intact copy of the segment."
-        ) from exc
+        raise StoreError(f"There is no file {source}.", "Give the path of an intact copy of the segment.") from exc
     with maintenance_lock(layout, wait=True):
         new = f"sealed/ev-{uuid.uuid4().hex[:16]}.parquet"
         tmp = layout.tmp / f"{Path(new).name}.{os.getpid()}"

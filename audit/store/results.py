@@ -54,13 +54,9 @@ def put_result(layout: Layout, run_id: str, tables: Mapping[str, pl.DataFrame]) 
         lock.acquire(wait=True)
         try:
             make_dir(staged)
-            digests = {
-                name: _write(staged / f"{name}.parquet", frame.to_arrow()) for name, frame in tables.items()
-            }
+            digests = {name: _write(staged / f"{name}.parquet", frame.to_arrow()) for name, frame in tables.items()}
             write_atomic(staged / _RECORD, orjson.dumps({"run_id": run_id, "sha256": digests}), layout.tmp)
-            run = ResultRun(
-                run_id, layout.relative(final), time.time_ns(), {n: f.height for n, f in tables.items()}
-            )
+            run = ResultRun(run_id, layout.relative(final), time.time_ns(), {n: f.height for n, f in tables.items()})
 
             def place(manifest: Manifest) -> Manifest:
                 # Only here, under the manifest's lock, so that nobody takes the directory for a leftover.
@@ -87,9 +83,7 @@ def result(layout: Layout, manifest: Manifest, table: str, run_id: str | None) -
         raise StoreError(f"The store {layout.root} has no results {which}.", "Run `kvwitness audit` first.")
     run = runs[-1]
     if table not in run.tables:
-        raise StoreError(
-            f"Audit run {run.run_id} has no table {table!r}.", f"It has: {', '.join(sorted(run.tables))}."
-        )
+        raise StoreError(f"Audit run {run.run_id} has no table {table!r}.", f"It has: {', '.join(sorted(run.tables))}.")
     path = layout.root / run.directory / f"{table}.parquet"
     try:
         return pl.read_parquet(path, glob=False, hive_partitioning=False)
@@ -108,18 +102,14 @@ def check_results(layout: Layout, manifest: Manifest) -> list[DamagedResult]:
         try:
             digests: dict[str, Any] = orjson.loads((directory / _RECORD).read_bytes())["sha256"]
         except (OSError, ValueError, KeyError) as exc:
-            found.append(
-                DamagedResult(f"{run.directory}/{_RECORD}", run.run_id, f"it cannot be read ({exc})")
-            )
+            found.append(DamagedResult(f"{run.directory}/{_RECORD}", run.run_id, f"it cannot be read ({exc})"))
             continue
         for table in run.tables:
             path = directory / f"{table}.parquet"
             if not path.exists():
                 found.append(DamagedResult(layout.relative(path), run.run_id, "it is not there"))
             elif _digest(path) != digests.get(table):
-                found.append(
-                    DamagedResult(layout.relative(path), run.run_id, "its bytes differ from its checksum")
-                )
+                found.append(DamagedResult(layout.relative(path), run.run_id, "its bytes differ from its checksum"))
     return found
 
 
@@ -141,16 +131,12 @@ def _digest(path: Path) -> str:
 
 def _check_names(run_id: str, tables: Mapping[str, pl.DataFrame]) -> None:
     if not _RUN.fullmatch(run_id):
-        raise StoreError(
-            f"{run_id!r} cannot name an audit run.", "Use letters, digits, dots, dashes and underscores."
-        )
+        raise StoreError(f"{run_id!r} cannot name an audit run.", "Use letters, digits, dots, dashes and underscores.")
     if not tables:
         raise StoreError(f"Audit run {run_id} has no tables.")
     for name in tables:
         if not _TABLE.fullmatch(name) or name in RESERVED:
             raise StoreError(
                 f"{name!r} cannot name a table of results.",
-                "Use lower-case letters, digits and underscores, and none of: "
-                + ", ".join(sorted(RESERVED))
-                + ".",
+                "Use lower-case letters, digits and underscores, and none of: " + ", ".join(sorted(RESERVED)) + ".",
             )

@@ -84,9 +84,7 @@ class Doomed:
         )
         nameless = pl.col("tenant").is_null()
         of_request = nameless & pl.col("mine").fill_null(False)
-        of_transfer = (
-            nameless & pl.col("request").is_null() & pl.col("transfer").is_in(self.transfers.implode())
-        )
+        of_transfer = nameless & pl.col("request").is_null() & pl.col("transfer").is_in(self.transfers.implode())
         own = (pl.col("tenant") == self.tenant).fill_null(False)
         return marked.with_columns(doomed=old | own | of_request | of_transfer.fill_null(False))
 

@@ -105,9 +105,7 @@ def rows_of(layout: Layout, segment: Segment) -> Iterator[pa.Table]:
         ) from exc
 
 
-def replaced(
-    manifest: Manifest, gone: Sequence[Segment], new: Sequence[Segment], *, grace_s: float
-) -> dict[str, Any]:
+def replaced(manifest: Manifest, gone: Sequence[Segment], new: Sequence[Segment], *, grace_s: float) -> dict[str, Any]:
     """The changes of the manifest that put `new` in the place of `gone`."""
     names = {s.name for s in gone}
     return {

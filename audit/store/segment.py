@@ -141,9 +141,7 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
 class SegmentWriter:
     """Writes one segment to a path that no reader looks at. Afterwards `place` gives it its name."""
 
-    def __init__(
-        self, path: Path, *, schema: pa.Schema = STORE_SCHEMA, schema_version: int = SCHEMA_VERSION
-    ) -> None:
+    def __init__(self, path: Path, *, schema: pa.Schema = STORE_SCHEMA, schema_version: int = SCHEMA_VERSION) -> None:
         self.path = path
         self.rows = 0
         self._version = schema_version
@@ -170,10 +168,7 @@ class SegmentWriter:
             self._take(piece.slice(0, half))
             self._take(piece.slice(half))
             return
-        full = (
-            self._waiting_rows + piece.num_rows > GROUP_ROWS
-            or self._waiting_bytes + piece.nbytes > GROUP_BYTES
-        )
+        full = self._waiting_rows + piece.num_rows > GROUP_ROWS or self._waiting_bytes + piece.nbytes > GROUP_BYTES
         if self._waiting and full:
             self._end_group()
         self._waiting.append(piece)
@@ -232,9 +227,7 @@ class SegmentWriter:
         self.path.unlink(missing_ok=True)
 
 
-def write_segment(
-    path: Path, tables: list[pa.Table], stats: Stats, *, name: str, origin: str | None = None
-) -> Segment:
+def write_segment(path: Path, tables: list[pa.Table], stats: Stats, *, name: str, origin: str | None = None) -> Segment:
     """Write and sync a whole segment at once; nothing is left at `path` if it fails."""
     writer = SegmentWriter(path)
     try:

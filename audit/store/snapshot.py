@@ -71,9 +71,7 @@ class Snapshot:
             join_spans(spans, segment.stats.ingests)
         return {name: span.last for name, span in spans.items() if name is not None and span.last is not None}
 
-    def events(
-        self, columns: list[str] | None = None, *, since: Mapping[str, int] | None = None
-    ) -> pl.LazyFrame:
+    def events(self, columns: list[str] | None = None, *, since: Mapping[str, int] | None = None) -> pl.LazyFrame:
         """All events, or with `since` (an earlier snapshot's `marks`) those that came in after it.
 
         Columns: those of STORE_SCHEMA, or `columns`, which may also ask for `segment` (the file that holds
@@ -133,8 +131,6 @@ def take(layout: Layout, cache: Cache, *, any_schema: bool = False) -> Snapshot:
 def _loose(layout: Layout, manifest: Manifest) -> list[str]:
     gone = manifest.retired_names()
     live = (f"live/{p.name}" for p in layout.live.iterdir())
-    imported = (
-        f"imports/{d.name}/{p.name}" for d in layout.imports.iterdir() if d.is_dir() for p in d.iterdir()
-    )
+    imported = (f"imports/{d.name}/{p.name}" for d in layout.imports.iterdir() if d.is_dir() for p in d.iterdir())
     names = [n for group in (imported, live) for n in sorted(group)]
     return [n for n in names if n.endswith(".parquet") and not n.endswith(f"/{SEED_FILE}") and n not in gone]

@@ -53,9 +53,7 @@ class Store:
         self._cache: snapshot.Cache = {}
 
     @classmethod
-    def create(
-        cls, path: str | Path, *, exist_ok: bool = False, pseudonyms: Pseudonyms | None = None
-    ) -> Store:
+    def create(cls, path: str | Path, *, exist_ok: bool = False, pseudonyms: Pseudonyms | None = None) -> Store:
         """Make a store in a directory that does not exist yet or is empty.
 
         With `pseudonyms` the store keeps tenants only under pseudonyms, for good: it then refuses writers
@@ -65,13 +63,9 @@ class Store:
         if layout.manifest.exists():
             if exist_ok:
                 return cls.open(path, pseudonyms=pseudonyms)
-            raise StoreError(
-                f"There is a store at {layout.root} already.", "Open it, or choose another directory."
-            )
+            raise StoreError(f"There is a store at {layout.root} already.", "Open it, or choose another directory.")
         known = {p.name for p in (*layout.directories(), layout.catalog)}
-        if layout.root.exists() and (
-            not layout.root.is_dir() or {p.name for p in layout.root.iterdir()} - known
-        ):
+        if layout.root.exists() and (not layout.root.is_dir() or {p.name for p in layout.root.iterdir()} - known):
             raise StoreError(
                 f"{layout.root} exists and holds something that is not a store.",
                 "Choose a new or empty directory.",
@@ -180,9 +174,7 @@ class Store:
         """Every segment that counts now: sealed, imported, live."""
         return self.snapshot().segments()
 
-    def events(
-        self, columns: list[str] | None = None, *, since: Mapping[str, int] | None = None
-    ) -> pl.LazyFrame:
+    def events(self, columns: list[str] | None = None, *, since: Mapping[str, int] | None = None) -> pl.LazyFrame:
         """All events as of now, lazily; see `Snapshot.events`."""
         return self.snapshot().events(columns, since=since)
 

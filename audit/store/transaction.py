@@ -54,9 +54,7 @@ def heal(layout: Layout) -> None:
             publish(layout, manifest)
 
 
-def commit(
-    layout: Layout, change: Callable[[Manifest], Manifest | None], *, any_schema: bool = False
-) -> Manifest:
+def commit(layout: Layout, change: Callable[[Manifest], Manifest | None], *, any_schema: bool = False) -> Manifest:
     """Replace the manifest by what `change` makes of it, and publish it; returns the one that is now valid.
 
     `change` gets the current manifest and returns None to leave it as it is. The manifest is replaced first:

@@ -52,8 +52,7 @@ def verify(layout: Layout, cache: Cache) -> list[Problem]:
     snapshot = take(layout, cache)
     problems, sound = check_segments(snapshot)
     problems += [
-        Problem("damaged", n, f"The empty segment {n} is damaged or gone.", _PUBLISH)
-        for n in damaged_seeds(layout)
+        Problem("damaged", n, f"The empty segment {n} is damaged or gone.", _PUBLISH) for n in damaged_seeds(layout)
     ]
     problems += old_schema(sound)
     problems += _doubled(snapshot, sound)
@@ -123,12 +122,8 @@ def _doubled(snapshot: Snapshot, sound: Sequence[Segment]) -> list[Problem]:
         )
         extra = rows["all"][0] - rows["distinct"][0]
         if extra:
-            message = (
-                f"{extra} rows of {ingest} are there more than once, in {', '.join(p[2] for p in parts)}."
-            )
-            problems.append(
-                Problem("doubled", parts[0][2], message, "Remove segment files that were copied by hand.")
-            )
+            message = f"{extra} rows of {ingest} are there more than once, in {', '.join(p[2] for p in parts)}."
+            problems.append(Problem("doubled", parts[0][2], message, "Remove segment files that were copied by hand."))
     return problems
 
 
@@ -142,9 +137,7 @@ def _records(layout: Layout) -> list[Problem]:
 
 def _results(layout: Layout, manifest: Manifest) -> list[Problem]:
     return [
-        Problem(
-            "results", d.name, f"{d.name}, a result of run {d.run_id}, is damaged: {d.how}.", "Audit again."
-        )
+        Problem("results", d.name, f"{d.name}, a result of run {d.run_id}, is damaged: {d.how}.", "Audit again.")
         for d in check_results(layout, manifest)
     ]
 
@@ -155,11 +148,7 @@ def _catalog(layout: Layout, manifest: Manifest) -> list[Problem]:
     if found is None:
         return [Problem("catalog", name, "store.duckdb is missing or cannot be read.", _PUBLISH, "note")]
     if found[1] != str(layout.root):
-        return [
-            Problem(
-                "moved", name, f"The store was published at {found[1]} and has moved since.", _PUBLISH, "note"
-            )
-        ]
+        return [Problem("moved", name, f"The store was published at {found[1]} and has moved since.", _PUBLISH, "note")]
     if found[0] != manifest.generation or not catalog.marker(layout, found[0]).exists():
         return [Problem("catalog", name, "store.duckdb is older than the manifest.", _PUBLISH, "note")]
     return []

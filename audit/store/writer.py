@@ -93,8 +93,7 @@ class Writer:
             if final.exists():
                 raise StoreError(
                     f"{final} exists already, although no other process may use the writer name {self.id}.",
-                    "Do not copy segments into live/ by hand. Restart the writer: it then continues after "
-                    "them.",
+                    "Do not copy segments into live/ by hand. Restart the writer: it then continues after them.",
                 )
             os.rename(tmp, final)
         self._intake.accept(clocks)

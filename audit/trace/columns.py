@@ -81,9 +81,7 @@ def _scatter(values: pa.Array, rows: array[int], total: int) -> pa.Array:
 class TextColumn(Column):
     """Strings; with `names` integers too, kept as their digits. `clean` goes over the strings of a batch."""
 
-    def __init__(
-        self, name: str, names: bool = False, clean: Callable[[pa.Array], pa.Array] | None = None
-    ) -> None:
+    def __init__(self, name: str, names: bool = False, clean: Callable[[pa.Array], pa.Array] | None = None) -> None:
         self._values: list[str] = []
         super().__init__(self._values)
         self._clean = clean

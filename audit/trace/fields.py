@@ -25,9 +25,7 @@ _ALL: tuple[Field, ...] = (
         minimum=0,
     ),
     Field("request", Form.TEXT, "Request id, minted by the engine."),
-    Field(
-        "incarnation", Form.INT32, "Tells two lives of a re-used request id apart; absent means 0.", minimum=0
-    ),
+    Field("incarnation", Form.INT32, "Tells two lives of a re-used request id apart; absent means 0.", minimum=0),
     Field("tenant", Form.TEXT, "Opaque tenant id as supplied by a trusted party; never a raw salt or key."),
     Field("tenant_source", Form.TEXT, "Which party supplied `tenant`."),
     # pages

@@ -46,9 +46,7 @@ MEASURES = frozenset(
 _MEASURE_ENDS = ("tokens", "count", "length", "len", "bytes", "size")
 FINGERPRINTS = frozenset(_words("hmac hash sha sha1 sha256 sha512 digest fingerprint checksum md5 crc"))
 """Words that turn a name into that of a fingerprint, which may be a short string without spaces."""
-CATEGORIES = frozenset(
-    _words("type format kind mode version status state encoding class source engine backend parser")
-)
+CATEGORIES = frozenset(_words("type format kind mode version status state encoding class source engine backend parser"))
 """Last words that turn a content name into that of a category, which may be a short word."""
 TOKEN_HINTS = frozenset(_words("tok toks token tokens vocab sequence sequences"))
 """Words under which a long list of small integers is taken for token ids."""

@@ -217,9 +217,7 @@ class RowBuilder:
         """Hold the vocabulary's own strings to the rules of privacy, looking at each distinct one once."""
         distinct = texts.unique()
         limit = MAX_TEXT  # the scrubber applies the field's own limit; this only finds candidates
-        suspect = pc.or_(
-            pc.match_substring_regex(distinct, _SUSPECT), pc.greater(pc.utf8_length(distinct), limit)
-        )
+        suspect = pc.or_(pc.match_substring_regex(distinct, _SUSPECT), pc.greater(pc.utf8_length(distinct), limit))
         if not pc.any(suspect).as_py():
             return texts
         cleaned = {s: self._scrubber.text(name, s) for s in distinct.filter(suspect).to_pylist()}

@@ -83,10 +83,7 @@ def duckdb_types() -> dict[str, str]:
 def duckdb_ddl(table: str) -> str:
     """SQL that creates an empty event table named `table` and comments each of its columns."""
     quoted = '"' + table.replace('"', '""') + '"'
-    lines = [
-        f'    "{name}" {kind}{" NOT NULL" if name in NOT_NULL else ""}'
-        for name, kind in duckdb_types().items()
-    ]
+    lines = [f'    "{name}" {kind}{" NOT NULL" if name in NOT_NULL else ""}' for name, kind in duckdb_types().items()]
     comments = [
         "COMMENT ON COLUMN {}.\"{}\" IS '{}';".format(quoted, name, text.replace("'", "''"))
         for name, text in column_comments().items()

@@ -73,9 +73,7 @@ def read_lines(
         pass  # after damage in the middle the rest still belongs to the hash
 
 
-def _raw_chunks(
-    stream: BinaryIO, size: int | None, report: ImportReport, progress: Progress | None
-) -> Iterator[bytes]:
+def _raw_chunks(stream: BinaryIO, size: int | None, report: ImportReport, progress: Progress | None) -> Iterator[bytes]:
     digest = hashlib.sha256()
     while True:
         try:
@@ -94,9 +92,7 @@ def _raw_chunks(
     report.sha256 = digest.hexdigest()
 
 
-def _inflate(
-    chunks: Iterator[bytes], new: Callable[[], Any], name: str, report: ImportReport
-) -> Iterator[bytes]:
+def _inflate(chunks: Iterator[bytes], new: Callable[[], Any], name: str, report: ImportReport) -> Iterator[bytes]:
     """Decompress members or frames one after another; keep all that came before damage or a cut."""
     padding = b"\0"  # tapes and block devices fill up with it; neither format begins a member so
     decoder, fed = new(), False
@@ -109,9 +105,7 @@ def _inflate(
                 try:
                     out = decoder.decompress(piece)
                 except (zlib.error, zstandard.ZstdError) as error:
-                    report.stream_errors.append(
-                        f"{name} data is damaged near byte {report.bytes_read}: {error}"
-                    )
+                    report.stream_errors.append(f"{name} data is damaged near byte {report.bytes_read}: {error}")
                     return
                 fed, piece = True, b""
                 if decoder.eof:
@@ -137,11 +131,7 @@ def _split(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
         *whole, last = rest
         line = b"".join(pending)
         lines: list[bytes] = [Overlong(line) if skipping else line]
-        lines += (
-            [Overlong(x[:_HEAD]) if len(x) > MAX_LINE else x for x in whole]
-            if len(chunk) > MAX_LINE
-            else whole
-        )
+        lines += [Overlong(x[:_HEAD]) if len(x) > MAX_LINE else x for x in whole] if len(chunk) > MAX_LINE else whole
         pending, held, skipping = [last], len(last), False
         yield lines
     line = b"".join(pending)

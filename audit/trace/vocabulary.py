@@ -39,9 +39,7 @@ _ALL: tuple[Kind, ...] = (
         required=("request",),
         optional=("reason", "status"),
     ),
-    Kind(
-        "request.aborted", "An abort recorded by any party.", required=("request",), optional=("by", "reason")
-    ),
+    Kind("request.aborted", "An abort recorded by any party.", required=("request",), optional=("by", "reason")),
     Kind(
         "request.preempted",
         "Set aside; not an end, the same request comes back.",
@@ -131,8 +129,7 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind(
         "transfer.offer",
-        "The source side announces pages that may be fetched; a `transfer.begin` with the same id is "
-        "the fetch.",
+        "The source side announces pages that may be fetched; a `transfer.begin` with the same id is the fetch.",
         required=("transfer", "request"),
         optional=("src_pool", "src_pages", "src_gen", "tokens"),
         parallel=(("src_gen", "src_pages"),),

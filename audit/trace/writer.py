@@ -46,9 +46,7 @@ def _batches(events: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> It
 def _lines(batch: pa.RecordBatch) -> list[bytes]:
     present = set(batch.schema.names)
     columns = {
-        name: batch.column(name).cast(EVENT_SCHEMA.field(name).type)
-        for name in EVENT_SCHEMA.names
-        if name in present
+        name: batch.column(name).cast(EVENT_SCHEMA.field(name).type) for name in EVENT_SCHEMA.names if name in present
     }
     rows: list[dict[str, Any]] = [{} for _ in range(batch.num_rows)]
     for field in FIELDS.values():

@@ -74,9 +74,7 @@ def test_judge_that_raises_fails_the_example_and_says_how() -> None:
     def judge(path: Path) -> Mapping[str, Any]:
         raise IndexError("out of bounds")
 
-    assert [(r.passed, r.why) for r in check_examples(RULE, judge)] == [
-        (False, "raised IndexError: out of bounds")
-    ] * 2
+    assert [(r.passed, r.why) for r in check_examples(RULE, judge)] == [(False, "raised IndexError: out of bounds")] * 2
 
 
 def test_engine_findings_count() -> None:

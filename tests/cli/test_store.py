@@ -80,9 +80,7 @@ def test_compact_names_damaged_segments(store: Path, capsys: pytest.CaptureFixtu
     assert segment.name in said
 
 
-def test_moved_store_is_published_anew(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_moved_store_is_published_anew(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = tmp_path / "elsewhere"
     shutil.move(store, elsewhere)
     assert Store.open(elsewhere).info()["moved"]
@@ -112,9 +110,7 @@ def test_retain_by_age(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [["--older-than", "soon"], [], ["--tenant", "t", "--older-than", "1d"]])
-def test_retain_refuses_what_is_not_clear(
-    options: list[str], store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_retain_refuses_what_is_not_clear(options: list[str], store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answered(store, "retain", "--yes", *options, capsys=capsys)[0] == 2
     assert Store.open(store).info()["rows"] == EVENTS
 
@@ -133,9 +129,7 @@ def test_retain_removes_nothing_without_a_yes(
 
 
 @pytest.mark.parametrize("command", ["info", "compact", "verify", "publish"])
-def test_no_store_is_an_error_with_advice(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_store_is_an_error_with_advice(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["store", command, "--store", str(tmp_path / "none")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

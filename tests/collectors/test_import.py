@@ -62,9 +62,7 @@ def test_compression_is_told_from_the_content(
     assert (status, one["added"]) == (0, EVENTS)
 
 
-def test_standard_input(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input(store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CASE.read_bytes())))
     status, [one], _ = imported(store, "-", capsys=capsys)
     assert (status, one["added"], one["file"]) == (0, EVENTS, "standard input")
@@ -95,9 +93,7 @@ def test_unknown_names_and_dropped_content_are_told(
     assert "secret words" not in said + json.dumps(one)
 
 
-def test_quiet_says_nothing_but_errors(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_says_nothing_but_errors(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(CASE.read_text() + "nonsense\n")
     assert run(["import", str(file), "--store", str(store), "--quiet"]) == 0

@@ -56,9 +56,7 @@ def product(path: str) -> dict[str, Any]:
 def product_verdicts(answer: dict[str, Any]) -> Verdicts:
     """(request, rule) -> strongest verdict, page-level rules only."""
     rows = [*answer.get("findings", []), *answer.get("engine_findings", [])]
-    rows = [
-        {**f, "request": f.get("request")} for f in rows if f["rule"] in PAGE_RULES and f["verdict"] in RANK
-    ]
+    rows = [{**f, "request": f.get("request")} for f in rows if f["rule"] in PAGE_RULES and f["verdict"] in RANK]
     return strongest(rows)
 
 
@@ -66,9 +64,7 @@ def soft(key: tuple[str | None, str], verdict: str, other: Verdicts) -> bool:
     """The other side says the same of this request under a neighbouring rule."""
     request, rule = key
     near = {r for family in FAMILIES if rule in family for r in family}
-    return any(
-        other.get((request, r)) is not None and RANK[other[(request, r)]] >= RANK[verdict] for r in near
-    )
+    return any(other.get((request, r)) is not None and RANK[other[(request, r)]] >= RANK[verdict] for r in near)
 
 
 def differences(mine: Verdicts, theirs: Verdicts) -> list[tuple[tuple[str | None, str], str, str, bool]]:

@@ -16,9 +16,7 @@ import polars as pl
 ALLOC, WRITE, READ, SHARE = 0, 1, 2, 3
 NOBODY = -2
 
-SCHEMA = pl.Schema(
-    {"ev": pl.Int64, "slot": pl.Int64, "act": pl.UInt8, "request": pl.Int64, "tenant": pl.Int32}
-)
+SCHEMA = pl.Schema({"ev": pl.Int64, "slot": pl.Int64, "act": pl.UInt8, "request": pl.Int64, "tenant": pl.Int32})
 _ACTS = {"page.alloc": ALLOC, "page.write": WRITE, "page.read": READ, "page.share": SHARE}
 
 

@@ -113,12 +113,7 @@ class Unified(Sim):
     def prefill(self, q: Request) -> Life:
         while q.length < q.prompt:
             start, end = q.length, min(q.prompt, q.length + self.rng.randint(2, 3 * self.tokens))
-            if (
-                self.fault == "tainted-publish"
-                and end == q.prompt
-                and start
-                and self.hit("tainted-publish", 0.7)
-            ):
+            if self.fault == "tainted-publish" and end == q.prompt and start and self.hit("tainted-publish", 0.7):
                 self.read(q, self.main, 0, min(end, len(q.tables[self.main]) * self.tokens), "prefill")
             q.length = end
             yield from self.compute(q, self.groups, start, end, "prefill")
@@ -242,16 +237,11 @@ class Unified(Sim):
         foreign = [
             x
             for x in self.index
-            if x.ready
-            and x.pool is self.main
-            and x.tenant != q.tenant
-            and q.prompt > len(x.pages) * self.tokens
+            if x.ready and x.pool is self.main and x.tenant != q.tenant and q.prompt > len(x.pages) * self.tokens
         ]
         if foreign and self.hit("salt-ignored", 1.0, 4):
             self.attach(q, foreign[0], len(foreign[0].pages) * self.tokens)
-        elif (
-            foreign and self.fault == "key-collision" and self.with_digest and self.hit("key-collision", 1.0)
-        ):
+        elif foreign and self.fault == "key-collision" and self.with_digest and self.hit("key-collision", 1.0):
             q.salt = "s:other"
             self.emit(
                 "gateway",
@@ -282,9 +272,7 @@ class Unified(Sim):
         entry.ready = True
         self.let_go(q, "abort")
         self.answer(q, 503, "error")
-        r = Request(
-            f"s{self.fired:03d}", q.tenant, q.salt, len(entry.pages) * self.tokens + 1, 1, q.prefix, 0
-        )
+        r = Request(f"s{self.fired:03d}", q.tenant, q.salt, len(entry.pages) * self.tokens + 1, 1, q.prefix, 0)
         self.receive(r)
         self.attach(r, entry, r.prompt - 1)
         self.read(r, self.main, 0, r.prompt - 1, "prefill")
@@ -462,18 +450,14 @@ class Pair(Sim):
         else:
             self.write(q, self.dec, first, end, "transfer", source=source)
         if self.explicit:
-            self.read(
-                q, self.pf, first, end, "transfer", source="dec-1/0" if self.pull else "pf-1/0", phase="end"
-            )
+            self.read(q, self.pf, first, end, "transfer", source="dec-1/0" if self.pull else "pf-1/0", phase="end")
 
     def conclude(self, q: Request, x: str, tokens: int, failing: bool) -> Life:
         size = tokens * 1000
         ok = -(-tokens // self.dec.tokens)
         lie = not failing and self.hit("done-after-failed", 0.7)
         if failing or lie:
-            self.emit(
-                "dec-1/0", "transfer.failed", transfer=x, tokens=0, pages_ok=0, bytes=0, observer="receiver"
-            )
+            self.emit("dec-1/0", "transfer.failed", transfer=x, tokens=0, pages_ok=0, bytes=0, observer="receiver")
         if failing:
             yield
             yield from self.compute(q, [self.dec], 0, q.prompt, "prefill")

@@ -374,9 +374,7 @@ class Referee:
         here = [p for p in page.pubs if p.key == d.get("key")]
         found = here or self.w.published_keys.get(d.get("key"), [])
         if not found:
-            return Share(
-                lo, hi, page.gen, "unknown" if page.dirty or not page.known else "never", False, "absent"
-            )
+            return Share(lo, hi, page.gen, "unknown" if page.dirty or not page.known else "never", False, "absent")
         pub = found[-1]
         if d.get("digest") is None or pub.digest is None:
             digests = "absent"
@@ -683,9 +681,7 @@ class Referee:
             since = max(t.start.ref, ended.ref if ended else t.start.ref)
             if self.end - since > self.bound:
                 gap = self.w.request(t.request).doubt()
-                self.w.report(
-                    "orphaned-pages", "unproven" if gap else "exposure", t.request, self.some_page(t)
-                )
+                self.w.report("orphaned-pages", "unproven" if gap else "exposure", t.request, self.some_page(t))
 
 
 def audit(events: list[dict[str, Any]], bound: float = ORPHAN_BOUND_S) -> list[dict[str, Any]]:

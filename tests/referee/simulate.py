@@ -243,9 +243,7 @@ class Sim:
             rest = [p for p in pages if p not in kept]
             self.drop(q, pool, rest, reason)
             if rest and self.hit("double-free", 0.6):
-                self.emit(
-                    pool.source, "page.free", pool=pool.name, pages=rest[:2], request=q.id, reason="finish"
-                )
+                self.emit(pool.source, "page.free", pool=pool.name, pages=rest[:2], request=q.id, reason="finish")
             q.tables[pool] = []
         for x in self.index:
             if x.pool in q.tables:
@@ -264,11 +262,7 @@ class Sim:
             self.emit(x.pool.source, "page.unpublish", pool=x.pool.name, pages=pages, key=key)
 
     def runs(self, x: Entry) -> list[tuple[str, list[int]]]:
-        return (
-            [(k, [p]) for k, p in zip(x.keys, x.pages, strict=True)]
-            if len(x.keys) > 1
-            else [(x.keys[0], x.pages)]
-        )
+        return [(k, [p]) for k, p in zip(x.keys, x.pages, strict=True)] if len(x.keys) > 1 else [(x.keys[0], x.pages)]
 
     # ------------------------------------------------------------------ content
 
@@ -378,9 +372,7 @@ class Sim:
             return 0
         x = found[0]
         whole = len(x.pages) * pool.tokens
-        partial = not self.per_page and self.rng.random() < (
-            0.9 if self.fault == "write-into-shared-page" else 0.4
-        )
+        partial = not self.per_page and self.rng.random() < (0.9 if self.fault == "write-into-shared-page" else 0.4)
         matched = whole - self.rng.randrange(1, pool.tokens) if partial else whole
         self.attach(q, x, matched)
         return matched

@@ -249,9 +249,7 @@ class World:
         self.places: dict[tuple[Req, str], dict[int, int]] = defaultdict(dict)
         self.window: dict[tuple[Req, str], set[int]] = defaultdict(set)
         self.unreliable: set[tuple[Req, str]] = set()
-        self.local: dict[tuple[Req, str], list[tuple[int, int]]] = defaultdict(
-            list
-        )  # written or shared there
+        self.local: dict[tuple[Req, str], list[tuple[int, int]]] = defaultdict(list)  # written or shared there
         self.moved: dict[tuple[Req, str], list[tuple[int, int]]] = defaultdict(list)  # transferred there
         self.snapshots: dict[tuple[Req, str, int, int], tuple[int, str, Cell | None]] = {}
         self.published_keys: dict[Any, list[Publication]] = defaultdict(list)
@@ -311,9 +309,7 @@ class World:
         live = cell is not None and cell.gen == page.gen
         if cell is not None and live and cell.writer == r:
             return "foreign" if cell.foreign else "sound"
-        rights = [
-            s for s in page.sharers.get(r, []) if cell is not None and self.admits(s, page, row, cell, r)
-        ]
+        rights = [s for s in page.sharers.get(r, []) if cell is not None and self.admits(s, page, row, cell, r)]
         if cell is not None and rights:
             if all(s.published == "unknown" for s in rights):
                 return "unknown"

@@ -15,9 +15,7 @@ from kvwitness.audit.pipeline import judge
 from tests.referee import duckdb_rule, numba_min, polars_rule
 from tests.referee.exploded import ALLOC, READ, SCHEMA, SHARE, WRITE, exploded
 
-SMALL = Plan(
-    page_events=200_000, pool_pages=8_000, max_pages=400, seed=7, shares=0.3, transfers=0.2, violations=24
-)
+SMALL = Plan(page_events=200_000, pool_pages=8_000, max_pages=400, seed=7, shares=0.3, transfers=0.2, violations=24)
 REFEREES = {
     "polars": lambda events: polars_rule.flagged(events.lazy()),
     "duckdb": duckdb_rule.flagged,

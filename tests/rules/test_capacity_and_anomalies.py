@@ -46,29 +46,19 @@ def test_only_engines_that_served_one_request_are_compared() -> None:
 
 
 def test_a_promise_beyond_the_smaller_pool_of_the_path() -> None:
-    trace = limits(
-        Trace(), 1, "p", "prefill", advertised_tokens=None, input_limit_tokens=None, pool_tokens=300
-    )
-    assert whys(limits(trace, 1, "d", "decode")) == [
-        "d advertises 500 tokens, the pool of p on its path holds 300"
-    ]
+    trace = limits(Trace(), 1, "p", "prefill", advertised_tokens=None, input_limit_tokens=None, pool_tokens=300)
+    assert whys(limits(trace, 1, "d", "decode")) == ["d advertises 500 tokens, the pool of p on its path holds 300"]
 
 
 def test_a_gateway_promises_for_the_engines_behind_it() -> None:
-    trace = limits(
-        Trace(), 1, "gw", "gateway", advertised_tokens=9999, input_limit_tokens=None, pool_tokens=None
-    )
-    assert whys(limits(trace, 1, "e", "unified")) == [
-        "gw advertises 9999 tokens, the pool of e on its path holds 512"
-    ]
+    trace = limits(Trace(), 1, "gw", "gateway", advertised_tokens=9999, input_limit_tokens=None, pool_tokens=None)
+    assert whys(limits(trace, 1, "e", "unified")) == ["gw advertises 9999 tokens, the pool of e on its path holds 512"]
 
 
 def test_the_pool_is_measured_where_its_size_is_not_stated() -> None:
     trace = limits(Trace(), 1, "e", "unified", pool_tokens=None)
     for group, pages in (("full", 17), ("window", 5)):
-        trace.add(
-            2, "e/0", "engine.pool", pool=f"e/0/{group}", page_tokens=16, pages_total=pages, reserved=[0]
-        )
+        trace.add(2, "e/0", "engine.pool", pool=f"e/0/{group}", page_tokens=16, pages_total=pages, reserved=[0])
     assert whys(trace) == ["e advertises 500 tokens, its pool holds 256"]
 
 

@@ -7,9 +7,7 @@ from tests.rules.traces import Trace, context_of, judge, verdicts
 ID = "telemetry-gap"
 
 
-def page(
-    trace: Trace, t: float, event: str, request: str = "r1", pages: object = None, **fields: object
-) -> Trace:
+def page(trace: Trace, t: float, event: str, request: str = "r1", pages: object = None, **fields: object) -> Trace:
     return trace.add(t, "e/0", event, pool="e/0/kv", pages=pages or [4], request=request, **fields)
 
 

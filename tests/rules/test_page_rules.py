@@ -49,9 +49,7 @@ class Story(Trace):
 
     def then(self, event: str, **fields: object) -> Story:
         """The next event, `after` so many seconds; it is told by the engine of its pool."""
-        pool = (
-            str(fields.setdefault("pool", self.pool)) if event.startswith(("page", "engine")) else self.pool
-        )
+        pool = str(fields.setdefault("pool", self.pool)) if event.startswith(("page", "engine")) else self.pool
         self.now = round(self.now + cast(float, fields.pop("after", 0.1)), 3)
         source = str(fields.pop("source", pool.rsplit("/", 1)[0]))
         self.add(self.now, source, event, **fields)
@@ -245,9 +243,7 @@ class TestTransfers:
 
     def begun(self) -> Story:
         story = Story("d/0/kv", "p/0/kv").left_behind("t-b", 3, 4).alloc("r1", "t-a", 3, 4)
-        return story.then(
-            "transfer.begin", transfer="x", request="r1", **moved([3, 4]), tokens=8, source="d/0"
-        )
+        return story.then("transfer.begin", transfer="x", request="r1", **moved([3, 4]), tokens=8, source="d/0")
 
     def done(self, story: Story, source: str = "d/0", **fields: object) -> Story:
         return story.then("transfer.done", transfer="x", request="r1", source=source, **fields)

@@ -27,9 +27,7 @@ def test_another_source_has_the_propagation_delay() -> None:
 
 
 def test_a_later_success_counts_at_once() -> None:
-    assert verdicts(REFUSED, refused("p/0", "request.aborted").finished(2.1, "r1", 200)) == [
-        ("r1", "integrity")
-    ]
+    assert verdicts(REFUSED, refused("p/0", "request.aborted").finished(2.1, "r1", 200)) == [("r1", "integrity")]
 
 
 def test_an_abort_after_the_answer_is_none() -> None:
@@ -94,17 +92,12 @@ def test_another_life_of_the_id_is_not_the_refused_one() -> None:
 
 
 def limited(limit: int, at: float = 0) -> Trace:
-    return Trace().add(
-        at, "e/0", "engine.limits", engine="e", advertised_tokens=999, input_limit_tokens=limit
-    )
+    return Trace().add(at, "e/0", "engine.limits", engine="e", advertised_tokens=999, input_limit_tokens=limit)
 
 
 def test_the_limit_itself_is_allowed_and_advertised_figures_are_not_asked() -> None:
     assert (
-        verdicts(
-            OVER, alloc(limited(100).received(1, "r1", "t-a", prompt_tokens=100), 2).finished(3, "r1", 200)
-        )
-        == []
+        verdicts(OVER, alloc(limited(100).received(1, "r1", "t-a", prompt_tokens=100), 2).finished(3, "r1", 200)) == []
     )
 
 

@@ -13,9 +13,7 @@ from tests.rules.traces import Trace, events_of
 def row(trace: Trace, request: str = "r1", incarnation: int = 0) -> dict[str, Any]:
     frame = requests(events_of(trace).lazy())
     assert frame.schema == REQUEST_SCHEMA
-    return frame.row(
-        by_predicate=(pl.col("request") == request) & (pl.col("incarnation") == incarnation), named=True
-    )
+    return frame.row(by_predicate=(pl.col("request") == request) & (pl.col("incarnation") == incarnation), named=True)
 
 
 def losses(trace: Trace, rejected: list[tuple[str | None, int]] | None = None) -> list[tuple[Any, ...]]:

@@ -20,15 +20,11 @@ def published(sharing: str = "global", ns: object = None, kind: str = "kv", **as
     )
 
 
-def share(
-    trace: Trace, tenant: str = "t-b", asked: dict[str, object] | None = None, **fields: object
-) -> Trace:
+def share(trace: Trace, tenant: str = "t-b", asked: dict[str, object] | None = None, **fields: object) -> Trace:
     """r2 attaches to page 1 under k, with an equal digest unless told otherwise."""
     trace.received(3, "r2", tenant, **(asked or {}))
     given = {"pool": "e/0/kv", "pages": [1], "key": "k", "digest": "d1"} | fields
-    return trace.add(
-        4, "e/0", "page.share", request="r2", **{k: v for k, v in given.items() if v is not None}
-    )
+    return trace.add(4, "e/0", "page.share", request="r2", **{k: v for k, v in given.items() if v is not None})
 
 
 def test_equal_digests_in_one_namespace_are_ordinary() -> None:
@@ -89,11 +85,7 @@ def test_a_clash_that_nobody_attached_to_is_an_exposure() -> None:
 
 
 def test_a_key_that_was_withdrawn_may_be_used_again() -> None:
-    trace = (
-        published()
-        .received(3, "r2", "t-b")
-        .add(3, "e/0", "page.unpublish", pool="e/0/kv", pages=[1], key="k")
-    )
+    trace = published().received(3, "r2", "t-b").add(3, "e/0", "page.unpublish", pool="e/0/kv", pages=[1], key="k")
     trace.add(4, "e/0", "page.publish", pool="e/0/kv", pages=[2], key="k", ns={}, digest="d2", request="r2")
     assert verdicts(ALIAS, trace) == []
 
@@ -145,9 +137,7 @@ def probes(lengths: list[int], tenant: str = "t-b", output: int = 1, pause: floa
     for n, length in enumerate(lengths, start=1):
         request, at = f"r{n}", 3 + n * pause
         trace.received(at, request, tenant, prompt_tokens=length + 4, max_new_tokens=output)
-        trace.add(
-            at, "e/0", "page.share", pool="e/0/kv", pages=[1], key="k", tok=[0, length], request=request
-        )
+        trace.add(at, "e/0", "page.share", pool="e/0/kv", pages=[1], key="k", tok=[0, length], request=request)
     return trace
 
 

@@ -148,9 +148,7 @@ class Checker:
         seen = {row[0]: row[1:] for row in rows}
         for source, (count, distinct, least, greatest) in seen.items():
             if not (count == distinct == greatest + 1 and least == 0):
-                wrong.append(
-                    f"{way}: {source} has {count} events, {distinct} different, {least} to {greatest}"
-                )
+                wrong.append(f"{way}: {source} has {count} events, {distinct} different, {least} to {greatest}")
             if source.startswith("file-") and count != FILE_ROWS:
                 wrong.append(f"{way}: a part of {source}: {count} events")
         for source, last in self._written.items():

@@ -28,9 +28,7 @@ def events(
     """`count` events of one source with seq from `first`, four to a request, three pages each."""
     numbers = range(first, first + count)
     data: dict[str, pa.Array] = {
-        "time_ns": pa.array(
-            times if times is not None else [T0 + n * 1_000_000 for n in numbers], pa.int64()
-        ),
+        "time_ns": pa.array(times if times is not None else [T0 + n * 1_000_000 for n in numbers], pa.int64()),
         "event": pa.array([event] * count),
         "source": pa.array([source] * count, pa.string()),
         "seq": pa.array(list(numbers), pa.int64()),

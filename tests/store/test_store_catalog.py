@@ -62,9 +62,7 @@ def test_columns_times_and_comments(tmp_path: Path) -> None:
             "AND comment IS NULL AND database_name = 'store'"
         ).fetchall()
         assert bare == []
-        pages = con.execute(
-            "SELECT page, position FROM page_events WHERE seq = 1 ORDER BY position"
-        ).fetchall()
+        pages = con.execute("SELECT page, position FROM page_events WHERE seq = 1 ORDER BY position").fetchall()
         assert pages == [(1, 0), (2, 1), (3, 2)]
         facts = dict(con.execute("FROM manifest").fetchall())
     assert (facts["path"], facts["schema_version"], facts["tenants"]) == (str(store.path), "1", "as recorded")

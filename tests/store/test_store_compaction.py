@@ -63,9 +63,7 @@ def test_a_snapshot_whose_files_are_gone_fails_and_says_so(store: Store) -> None
         lazy.collect()
 
 
-def test_removal_waits_for_grace_then_locks_out_then_waits_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_waits_for_grace_then_locks_out_then_waits_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.time_ns()
     seconds = 0
     monkeypatch.setattr("kvwitness.audit.store.expiry.time.time_ns", lambda: begun + seconds * 10**9)
@@ -76,9 +74,7 @@ def test_removal_waits_for_grace_then_locks_out_then_waits_again(
     seconds = 29
     assert store.compact().files_removed == 0
     assert con.execute(count).fetchone() == (30,)
-    seconds = (
-        31  # the grace is over: readers from before are locked out, the files go when these have settled
-    )
+    seconds = 31  # the grace is over: readers from before are locked out, the files go when these have settled
     assert store.compact().files_removed == 0
     with pytest.raises(duckdb.IOException, match=r"was-replaced--please-reopen-store\.duckdb"):
         con.execute(count).fetchone()
@@ -152,9 +148,7 @@ def test_a_damaged_segment_is_left_alone_and_reported(store: Store) -> None:
     assert {s.name for s in store.segments() if not s.sealed} == {"live/ev-w-0000000002.parquet"}
 
 
-def test_rows_are_rewritten_a_logarithmic_number_of_times(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_rewritten_a_logarithmic_number_of_times(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     rewritten = 0
     for n in range(12):
         fill(store, 2, rows=5, first=n * 10)
@@ -173,9 +167,7 @@ def test_full_segments_are_not_merged_again(store: Store, monkeypatch: pytest.Mo
     assert_whole(store)
 
 
-def test_compaction_is_due_when_there_are_many_segments(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compaction_is_due_when_there_are_many_segments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvwitness.audit.store.store.DUE_SEGMENTS", 3)
     fill(store, 2)
     assert not store.compaction_due()

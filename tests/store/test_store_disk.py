@@ -67,9 +67,7 @@ def test_full_disk(small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
         writer.append(events(10, 10))
         with filled_up(small_disk):
             for _ in range(2):
-                with pytest.raises(
-                    DiskFull, match=r"(?s)No space left.*ev-w-0000000002.*acknowledged before are safe"
-                ):
+                with pytest.raises(DiskFull, match=r"(?s)No space left.*ev-w-0000000002.*acknowledged before are safe"):
                     writer.flush()
             with pytest.raises(DiskFull):
                 store.import_batches(iter([events(50, 100)]), sha256=sha("f"))
@@ -147,9 +145,7 @@ def test_read_only_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(target)], check=True)
 
 
-def test_a_failed_sync_is_not_acknowledged_and_not_doubled(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sync_is_not_acknowledged_and_not_doubled(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failed fsync the file's state is unknown: the records are written once more, to a new file.
     After a failed sync of the directory the file is whole and visible: only the sync is tried again."""
     real = os.fsync

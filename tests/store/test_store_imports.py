@@ -82,9 +82,7 @@ def test_a_killed_import_leaves_a_directory_that_is_told_and_removed(store: Stor
     assert_whole(store)
 
 
-def test_a_large_import_is_cut_into_segments_and_streamed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_import_is_cut_into_segments_and_streamed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvwitness.audit.store.imports.TARGET_ROWS", 250)
     assert store.import_batches(batches(9), sha256=sha("f")).added == 900
     assert [s.rows for s in store.segments()] == [300, 300, 300]

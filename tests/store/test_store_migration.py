@@ -109,9 +109,7 @@ def test_a_segment_from_an_old_collector_is_reported_and_migrated(store: Store) 
         writer.append(events(5))
     old = store.path / "live/ev-old-0000000001.parquet"
     writer_v0 = SegmentWriter(old, schema=V0_SCHEMA, schema_version=0)
-    table = pa.table(
-        {**{n: events(3, 5).column(n) for n in ("event", "source", "seq")}, "time_s": [1.0, 2.0, 3.0]}
-    )
+    table = pa.table({**{n: events(3, 5).column(n) for n in ("event", "source", "seq")}, "time_s": [1.0, 2.0, 3.0]})
     filled = pa.table(
         [table.column(f.name) if f.name in table.column_names else pa.nulls(3, f.type) for f in V0_SCHEMA],
         names=V0_SCHEMA.names,
@@ -140,9 +138,7 @@ def test_a_newer_store_is_refused_with_advice_and_left_alone(store: Store, chang
         lambda: Store.migrate(store.path),
         lambda: store.compact(),
     ):
-        with pytest.raises(
-            NewerStore, match=r"(?s)newer version of kvwitness.*pip install --upgrade kvwitness"
-        ):
+        with pytest.raises(NewerStore, match=r"(?s)newer version of kvwitness.*pip install --upgrade kvwitness"):
             attempt()
     assert path.read_bytes() == text
 

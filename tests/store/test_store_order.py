@@ -87,9 +87,7 @@ def test_everything_is_synced_before_it_is_acknowledged(tmp_path: Path, calls: C
     calls.settle()
 
 
-def test_the_check_itself_notices_a_missing_sync(
-    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_itself_notices_a_missing_sync(tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.create(tmp_path / "store")
     with store.writer("w") as writer:
         writer.append(events(10))

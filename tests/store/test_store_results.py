@@ -32,14 +32,9 @@ def test_results_come_back_with_their_types(store: Store) -> None:
     assert store.result("findings").schema == tables(2)["findings"].schema
     with store.reader() as reader:
         assert reader.query("SELECT count(*) AS n FROM findings").item() == 2
-        store.put_result(
-            "run-2", tables(0)
-        )  # the newest has no findings: the view is empty, not the older run's
+        store.put_result("run-2", tables(0))  # the newest has no findings: the view is empty, not the older run's
         assert reader.query("SELECT count(*) AS n FROM findings").item() == 0
-        assert (
-            reader.query("SELECT run_id FROM result_runs WHERE newest AND table_name = 'runs'").item()
-            == "run-2"
-        )
+        assert reader.query("SELECT run_id FROM result_runs WHERE newest AND table_name = 'runs'").item() == "run-2"
     assert store.result("findings", run_id="run-1").height == 2
     assert_whole(store)
 
@@ -48,13 +43,9 @@ def test_a_connection_from_before_sees_one_whole_run(store: Store) -> None:
     store.put_result("run-1", tables(2))
     with store.connect() as con:
         store.put_result("run-2", tables(3))
-        assert con.execute(
-            "SELECT (SELECT count(*) FROM findings), (SELECT max(run) FROM runs)"
-        ).fetchone() == (2, 2)
+        assert con.execute("SELECT (SELECT count(*) FROM findings), (SELECT max(run) FROM runs)").fetchone() == (2, 2)
     with store.connect() as con:
-        assert con.execute(
-            "SELECT (SELECT count(*) FROM findings), (SELECT max(run) FROM runs)"
-        ).fetchone() == (3, 3)
+        assert con.execute("SELECT (SELECT count(*) FROM findings), (SELECT max(run) FROM runs)").fetchone() == (3, 3)
 
 
 def test_the_same_run_again_replaces_it(store: Store) -> None:

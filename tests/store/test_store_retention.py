@@ -102,9 +102,7 @@ def test_by_age(store: Store) -> None:
         1,
     )
     assert store.events(["seq"]).sort("seq").collect()["seq"].to_list() == list(range(15, 30))
-    assert {s.name for s in store.segments() if not s.sealed} == {
-        "live/ev-w-0000000003.parquet"
-    }  # not touched
+    assert {s.name for s in store.segments() if not s.sealed} == {"live/ev-w-0000000003.parquet"}  # not touched
     assert_whole(store)
 
 

@@ -29,9 +29,7 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["live", "import", "sealed"])
-def test_damage_is_found_by_its_checksum_and_can_be_moved_aside(
-    filled: Store, tmp_path: Path, kind: str
-) -> None:
+def test_damage_is_found_by_its_checksum_and_can_be_moved_aside(filled: Store, tmp_path: Path, kind: str) -> None:
     segment = next(s for s in filled.segments() if s.kind == kind)
     path = filled.path / segment.name
     shutil.copy(path, tmp_path / "backup")

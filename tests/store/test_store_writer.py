@@ -55,9 +55,7 @@ def test_integers_are_kept_as_differences_and_everything_as_zstd(store: Store) -
     with store.writer("w") as writer:
         writer.append(events(1000))
     metadata = pq.read_metadata(store.path / store.segments()[0].name)
-    columns = {
-        c.path_in_schema: c for c in (metadata.row_group(0).column(i) for i in range(metadata.num_columns))
-    }
+    columns = {c.path_in_schema: c for c in (metadata.row_group(0).column(i) for i in range(metadata.num_columns))}
     for name in ("seq", "time_ns", "pages.list.element"):
         assert "DELTA_BINARY_PACKED" in columns[name].encodings
     assert {c.compression for c in columns.values()} == {"ZSTD"}

@@ -15,9 +15,7 @@ Loaded = tuple[list[dict[str, Any]], ImportReport]
 
 def load_lines(*lines: dict[str, Any] | str | bytes, **options: Any) -> Loaded:
     """Read lines (objects are dumped); the events with their non-null columns, and the report."""
-    raw = [
-        x if isinstance(x, bytes) else x.encode() if isinstance(x, str) else orjson.dumps(x) for x in lines
-    ]
+    raw = [x if isinstance(x, bytes) else x.encode() if isinstance(x, str) else orjson.dumps(x) for x in lines]
     reader = read_jsonl(io.BytesIO(b"\n".join(raw)), **options)
     table = pa.Table.from_batches(list(reader), EVENT_SCHEMA)
     table.validate(full=True)

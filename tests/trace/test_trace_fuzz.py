@@ -14,15 +14,11 @@ from hypothesis import strategies as st
 from kvwitness.audit.trace import EVENT_SCHEMA, FIELDS, ImportReport, read_jsonl
 
 GOOD = [
-    b'{"t":1788221380.000021,"seq":7,"source":"e/0","event":"page.alloc","pool":"p","pages":[[1,3],9],'
-    b'"request":"r"}',
-    b'{"t":1,"event":"page.publish","pool":"p","pages":[1],"ns":{"a":{"b":[1,2]}},"key":"k",'
-    b'"x":{"y":"{\\"z\\":1}"}}',
-    b'{"t":1,"event":"transfer.begin","transfer":"x","request":"r","src_pages":[1,2],"src_gen":[1,2],'
-    b'"tok":[0,4]}',
+    b'{"t":1788221380.000021,"seq":7,"source":"e/0","event":"page.alloc","pool":"p","pages":[[1,3],9],"request":"r"}',
+    b'{"t":1,"event":"page.publish","pool":"p","pages":[1],"ns":{"a":{"b":[1,2]}},"key":"k","x":{"y":"{\\"z\\":1}"}}',
+    b'{"t":1,"event":"transfer.begin","transfer":"x","request":"r","src_pages":[1,2],"src_gen":[1,2],"tok":[0,4]}',
     b'{"t":1,"event":"content.digest","pool":"p","pages":[1,2],"digests":["a","b"],"at":"send"}',
-    b'{"time_unix_nano":1788221380000000000,"event":"odd","prompt":"p","until":2.5,"dummy":true,'
-    b'"offset_s":-1.5e3}',
+    b'{"time_unix_nano":1788221380000000000,"event":"odd","prompt":"p","until":2.5,"dummy":true,"offset_s":-1.5e3}',
 ]
 SPICE = [
     *(bytes([c]) for c in b'{}[]":,\\\n\r \0\xff'),

@@ -226,9 +226,7 @@ def test_json_in_json_in_a_string_is_opened() -> None:
 
 
 def test_names_that_are_sentences_are_dropped_unquoted() -> None:
-    kept, dropped = scrub(
-        {"what do I have doctor": 1, "x" * 65: 2, "a\nb": 3, "m": {"tell me now please": 4}}
-    )
+    kept, dropped = scrub({"what do I have doctor": 1, "x" * 65: 2, "a\nb": 3, "m": {"tell me now please": 4}})
     assert kept == {"m": {}}
     assert dropped == {"(no name)": 3, "m.(no name)": 1}
 

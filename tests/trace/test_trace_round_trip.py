@@ -30,18 +30,14 @@ PAGE = st.integers(0, 2**32 - 1) | st.integers(0, 20)
 RANGE = st.tuples(PAGE, st.integers(0, 9)).map(lambda r: [r[0], min(r[0] + r[1], 2**32 - 1)])
 INT64 = 2**63 - 1
 VALUES: dict[Form, st.SearchStrategy[Any]] = {
-    Form.TIME: st.integers(10**12, INT64)
-    | st.integers(0, 9 * 10**9)
-    | st.decimals(0, 9 * 10**9, places=6).map(float),
+    Form.TIME: st.integers(10**12, INT64) | st.integers(0, 9 * 10**9) | st.decimals(0, 9 * 10**9, places=6).map(float),
     Form.TEXT: WORD,
     Form.NAME: WORD | st.integers(0, 2**64 - 1),
     Form.NUMBER: st.floats(0, 1e300) | st.integers(0, 10**6),
     Form.BOOL: st.booleans(),
     Form.PAGES: st.lists(PAGE | RANGE, max_size=12),
     Form.SPAN: st.tuples(st.integers(0, INT64), st.integers(0, INT64)).map(sorted),
-    Form.OBJECT: st.dictionaries(
-        WORD, WORD | st.integers(0, 99) | st.dictionaries(WORD, WORD, max_size=2), max_size=3
-    ),
+    Form.OBJECT: st.dictionaries(WORD, WORD | st.integers(0, 99) | st.dictionaries(WORD, WORD, max_size=2), max_size=3),
 }
 
 
@@ -119,9 +115,7 @@ def test_ranges_and_extra_fields_are_written_as_people_write_them() -> None:
 
 
 def test_batches_sliced_tables_and_missing_columns_can_be_written() -> None:
-    lines = b"".join(
-        b'{"t":%d,"event":"page.write","pool":"p","pages":[[%d,9]]}\n' % (n, n) for n in range(1, 6)
-    )
+    lines = b"".join(b'{"t":%d,"event":"page.write","pool":"p","pages":[[%d,9]]}\n' % (n, n) for n in range(1, 6))
     table, _ = load_trace(io.BytesIO(lines))
     seven = io.BytesIO()
     assert write_jsonl(iter(table.to_batches(max_chunksize=2)), seven) == 5

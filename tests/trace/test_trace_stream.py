@@ -17,8 +17,7 @@ import zstandard
 from kvwitness.audit.trace import TraceError, load_trace, read_jsonl, stream
 
 PLAIN = b"".join(
-    orjson.dumps({"t": n, "seq": n, "source": "s", "event": "page.write", "pool": "p", "pages": [[n, n * n]]})
-    + b"\n"
+    orjson.dumps({"t": n, "seq": n, "source": "s", "event": "page.write", "pool": "p", "pages": [[n, n * n]]}) + b"\n"
     for n in range(1, 400)
 )
 

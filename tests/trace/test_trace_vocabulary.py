@@ -55,18 +55,14 @@ def test_duckdb_creates_the_table_with_its_comments_and_takes_the_arrow_types() 
         empty = EVENT_SCHEMA.empty_table()
         assert empty.num_rows == 0
         db.execute('INSERT INTO "ev""ents" SELECT * FROM empty')
-        rows = db.execute(
-            "SELECT column_name, data_type, comment FROM duckdb_columns() WHERE NOT internal"
-        ).fetchall()
+        rows = db.execute("SELECT column_name, data_type, comment FROM duckdb_columns() WHERE NOT internal").fetchall()
     assert [(name, comment) for name, _, comment in rows] == list(column_comments().items())
     assert {name: kind for name, kind, _ in rows} == duckdb_types()
 
 
 def test_the_committed_reference_is_what_the_vocabulary_says() -> None:
     committed = (ROOT / "docs" / "trace-format.md").read_text()
-    assert committed == render(), (
-        "stale; run: python -m kvwitness.audit.trace.reference > docs/trace-format.md"
-    )
+    assert committed == render(), "stale; run: python -m kvwitness.audit.trace.reference > docs/trace-format.md"
 
 
 def test_the_reference_names_every_kind_field_and_column() -> None:

@@ -95,9 +95,7 @@ class Decode:
     def _make_room(self) -> None:
         """Preempt the youngest ordinary request; it will be resumed from a copy in host memory."""
         candidates = [
-            r
-            for r in self._running
-            if r.kind == "ordinary" and not r.preempted and r.abort is None and r.decoding
+            r for r in self._running if r.kind == "ordinary" and not r.preempted and r.abort is None and r.decoding
         ]
         if not candidates:
             return
@@ -164,9 +162,7 @@ class Decode:
         self._all.gateway.disconnected(site.DECODE, request)
         self._release(request, "abort")
         gateway = self._all.gateway
-        self._world.after(
-            700, gateway.finished, request, 499, "abort", request.prompt, _cached(request), tokens
-        )
+        self._world.after(700, gateway.finished, request, 499, "abort", request.prompt, _cached(request), tokens)
 
     def _generated(self, request: Request, tokens: int) -> None:
         self._wrote(request, request.prompt, request.prompt + tokens, "forward")

@@ -56,9 +56,7 @@ class Gateway:
                 truth.near_limit.append(request.id)
             world.after(rng.between(3_000, 9_000), self._all.decode.queue, request)
 
-    def finished(
-        self, request: Request, status: int, reason: str, prompt: int, cached: int, completion: int
-    ) -> None:
+    def finished(self, request: Request, status: int, reason: str, prompt: int, cached: int, completion: int) -> None:
         """What the client received, with the usage that it was told (tokens)."""
         self._world.emit(
             site.GATEWAY,

@@ -24,9 +24,7 @@ class Placeholder:
         self._world.after(self._world.rng.between(4_000, 15_000), self._refuse, request)
 
     def _refuse(self, request: Request) -> None:
-        self._world.emit(
-            site.PREFILL, "request.rejected", request=request.id, reason="input_too_long", status=400
-        )
+        self._world.emit(site.PREFILL, "request.rejected", request=request.id, reason="input_too_long", status=400)
         self._world.after(self._world.rng.between(1_500, 6_000), self._allocate, request)
 
     def _allocate(self, request: Request) -> None:

@@ -158,9 +158,7 @@ class Prefill:
                 return
             if entry.users or not entry.ready:
                 continue
-            self._world.emit(
-                site.PREFILL, "page.unpublish", pool=site.PREFILL_POOL, pages=entry.pages, key=key
-            )
+            self._world.emit(site.PREFILL, "page.unpublish", pool=site.PREFILL_POOL, pages=entry.pages, key=key)
             self._freed(entry.pages, reason="evict", holder="cache")
             self.pool.give(entry.pages)
             del self._cache[key]

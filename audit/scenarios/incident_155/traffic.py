@@ -122,9 +122,7 @@ class _Planner:
         """The request of one slot."""
         rng = self._rng
         tenant = rng.pick(site.TENANTS)
-        request = Request(
-            index, f"r{index + 1:06d}", kind, arrival, tenant, rng.pick((128, 256, 512, 512, 1024))
-        )
+        request = Request(index, f"r{index + 1:06d}", kind, arrival, tenant, rng.pick((128, 256, 512, 512, 1024)))
         request.output = min(request.max_new, rng.low_end(6, 900))
         if kind == "ordinary":
             self._ordinary(request)

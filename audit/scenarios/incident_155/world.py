@@ -50,9 +50,7 @@ class World:
         sequence = self._sequence[source] = self._sequence.get(source, 0) + 1
         seconds, micros = divmod(START * MICROSECONDS + self.now, MICROSECONDS)
         rest = ",".join([f'"{name}":{_json(value)}' for name, value in fields.items()])
-        line = (
-            f'{{"t":{seconds}.{micros:06d},"seq":{sequence},"source":"{source}","event":"{event}",{rest}}}\n'
-        )
+        line = f'{{"t":{seconds}.{micros:06d},"seq":{sequence},"source":"{source}","event":"{event}",{rest}}}\n'
         encoded = line.encode("ascii")
         self._digest.update(encoded)
         self.bytes += len(encoded)
