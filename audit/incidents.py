@@ -11,6 +11,7 @@ import hashlib
 
 import polars as pl
 
+from kvwitness.audit.pagesets import union_pages
 from kvwitness.audit.rules.model import STRENGTH, Context
 
 KEY = ["request", "incarnation"]
@@ -75,14 +76,10 @@ def group(findings: pl.DataFrame, context: Context) -> pl.DataFrame:
 def _pools(strong: pl.DataFrame, key: list[str]) -> pl.DataFrame:
     """The pages of the findings that carry the strongest verdict, per pool."""
     with_pages = strong.filter(pl.col("pages").list.len() > 0)
-    aligned = with_pages.with_columns(
-        gens=pl.when(pl.col("gens").list.len() == pl.col("pages").list.len())
-        .then("gens")
-        .otherwise(pl.lit(None, pl.Int64).repeat_by(pl.col("pages").list.len()))
-    )
-    pages = aligned.select(*key, "pool", "pages", "gens").explode("pages", "gens")
-    unique = pages.group_by(*key, "pool", "pages").agg(pl.col("gens").max()).sort("pages")
-    per_pool = unique.group_by(*key, "pool", maintain_order=True).agg("pages", "gens")
+    owners = with_pages.select(*key, "pool").unique(maintain_order=True).with_row_index("group")
+    owners = owners.with_columns(pl.col("group").cast(pl.Int64))
+    rows = with_pages.join(owners, on=[*key, "pool"], how="left", nulls_equal=True, maintain_order="left")
+    per_pool = owners.join(union_pages(rows["group"], rows["pages"], rows["gens"]), on="group", maintain_order="left")
     return per_pool.sort("pool").group_by(key).agg(pools=pl.struct("pool", "pages", "gens"))
 
 

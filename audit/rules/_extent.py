@@ -17,9 +17,9 @@ def counted(facts: pl.DataFrame) -> pl.DataFrame:
     """
     if facts.is_empty():
         return facts
-    index = facts.with_row_index("_row").with_columns(
-        _cause=pl.col("_row").min().over(CAUSE), _times=pl.len().over(CAUSE)
-    )
+    causes = facts.select(CAUSE).with_row_index("_row").group_by(CAUSE, maintain_order=True)
+    seen = causes.agg(_cause=pl.col("_row").min(), _times=pl.len())
+    index = facts.with_row_index("_row").join(seen, on=CAUSE, how="left", nulls_equal=True, maintain_order="left")
     pages = index.filter(pl.col("_times") > 1).select("_row", "_cause", "pages").explode("pages")
     fresh = pages.group_by("_cause", "pages").agg(pl.col("_row").min())["_row"].unique()
     again = (pl.col("_times") > 1) & ~pl.col("_row").is_in(fresh.implode())

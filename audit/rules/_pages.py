@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from kvwitness.audit.pagesets import union_pages
 from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import across_losses, site_of
 from kvwitness.audit.rules.model import Context, findings, no_findings
@@ -174,14 +175,7 @@ def _merged(rows: pl.DataFrame) -> pl.DataFrame:
         x=pl.col("x").max(),
         facts=pl.col("fact").unique().sort(),
     )
-    pages = (
-        rows.select(*key, "pages", "gens")
-        .explode("pages", "gens")
-        .drop_nulls("pages")
-        .group_by(*key, "pages")
-        .agg(pl.col("gens").max())
-        .sort("pages")
-        .group_by(key)
-        .agg("pages", "gens")
-    )
-    return heads.join(pages, on=key, how="left", nulls_equal=True, maintain_order="left")
+    heads = heads.with_row_index("group").with_columns(pl.col("group").cast(pl.Int64))
+    numbered = rows.join(heads.select(*key, "group"), on=key, how="left", nulls_equal=True, maintain_order="left")
+    pages = union_pages(numbered["group"], numbered["pages"], numbered["gens"])
+    return heads.join(pages, on="group", how="left", maintain_order="left").drop("group")

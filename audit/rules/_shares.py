@@ -18,6 +18,10 @@ def ns_field(name: str, column: str = "ns") -> pl.Expr:
 
 def publications(context: Context) -> pl.DataFrame:
     """Every publication, with its namespace, its publisher's tenant and what the publisher asked for."""
+    return context.once("publications", lambda: _publications(context))
+
+
+def _publications(context: Context) -> pl.DataFrame:
     published = context.events.filter((pl.col("event") == "page.publish") & pl.col("key").is_not_null())
     asked = context.requests.lazy().select(
         *KEY, asked_salt="salt_hmac", asked_adapter="adapter", asked_tenant="tenant"
@@ -52,6 +56,10 @@ def shares(context: Context) -> pl.DataFrame:
     state. `ns_known` tells whether the share stated its namespace; if not, salt and adapter are the
     request's own.
     """
+    return context.once("shares", lambda: _shares(context))
+
+
+def _shares(context: Context) -> pl.DataFrame:
     published = publications(context)
     shared = keyed(
         context.events.filter((pl.col("event") == "page.share") & pl.col("key").is_not_null())

@@ -96,6 +96,14 @@ class Context:
     """Reference time of the last event: "until now" for bounds such as an orphan's age."""
     overrides: Mapping[str, Mapping[str, float | int | str]] = field(default_factory=dict)
     """Rule id -> parameter -> value, from configuration."""
+    memo: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
+    """Frames that several rules derive from the events, by name; see `once`."""
+
+    def once(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        """The frame of that name, made when it is first asked for."""
+        if name not in self.memo:
+            self.memo[name] = make()
+        return self.memo[name]
 
 
 Query = Callable[["Context", Mapping[str, float | int | str]], pl.DataFrame]

@@ -1,0 +1,45 @@
+"""Unions of page lists, for tens of millions of entries."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+
+def union_pages(groups: pl.Series, pages: pl.Series, gens: pl.Series) -> pl.DataFrame:
+    """The pages of each group once, in ascending order, each with the highest generation seen.
+
+    `groups` are small non-negative numbers, `pages` and `gens` parallel lists, one per row; an empty or null `gens` list
+    stands for unknown generations. Returns `group`, `pages`, `gens` (parallel; empty where none is known).
+    """
+    lengths = pages.list.len().fill_null(0).to_numpy().astype(np.int64)
+    owner = np.repeat(groups.to_numpy().astype(np.int64), lengths)
+    page = _flat(pages).astype(np.int64)
+    known = gens.list.len().fill_null(0).to_numpy().astype(np.int64) == lengths
+    gen = np.full(len(page), -1, np.int64)
+    gen[np.repeat(known, lengths)] = _flat(gens.filter(pl.Series(known))).astype(np.int64)
+    key = owner << 32 | page
+    order = np.argsort(key, kind="stable")
+    key, gen = key[order], gen[order]
+    starts = np.flatnonzero(np.diff(key, prepend=-1)) if len(key) else np.zeros(0, np.int64)
+    highest = np.maximum.reduceat(gen, starts) if len(starts) else gen
+    found, counts = np.unique(key[starts] >> 32, return_counts=True)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    numbers = (key[starts] & 0xFFFFFFFF).astype(np.uint32)
+    return pl.DataFrame(
+        {
+            "group": found,
+            "pages": pl.Series(pa.LargeListArray.from_arrays(offsets, pa.array(numbers))),
+            "gens": pl.Series(pa.LargeListArray.from_arrays(offsets, pa.array(highest, mask=highest < 0))),
+        },
+        schema_overrides={"group": pl.Int64},
+    ).with_columns(pl.col("gens").list.drop_nulls())
+
+
+def _flat(lists: pl.Series) -> np.ndarray:
+    array = lists.to_arrow()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    values: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
+    return values
