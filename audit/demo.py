@@ -93,7 +93,7 @@ def recorded(directory: Path, progress: Progress) -> Scene:
 def incident_155(
     directory: Path, progress: Progress, before_audit: Callable[[], object] = lambda: None
 ) -> Scene:
-    """Generate, import and judge the incident of thirteen days, calling `before_audit` before it is judged."""
+    """Generate, import and judge the thirteen days; `before_audit` is called before they are judged."""
     trace = directory / "incident-155.jsonl"
     seconds: dict[str, float] = {}
     with _timed(seconds, "generating"):

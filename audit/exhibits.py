@@ -152,7 +152,7 @@ def statements(dossier: Dossier) -> list[tuple[str, str]]:
         return [("Everything on record about the request", _everything(dossier))] if dossier.request else []
     told = [("The events that prove it", _proving(dossier.incident))]
     if dossier.request is not None and {f["rule"] for f in dossier.findings} & READING:
-        question = "Who wrote last to each page that it read, by the clocks as recorded; itself left out"
+        question = "Who had written last to each page when it was read, by the clocks as recorded; itself left out"
         told.append((question, _writers(dossier)))
     return told
 
@@ -189,18 +189,16 @@ def _writers(dossier: Dossier) -> str:
     in_pools = f"\n    AND pool IN ({texts(pools)})" if pools else ""
     return f"""\
 WITH reads AS (
-  SELECT pool, page, min(time_ns) AS read_ns FROM page_events
+  SELECT pool, page, time_ns FROM page_events
   WHERE event = 'page.read' AND {_is(dossier.request)}{in_pools}
-  GROUP BY pool, page
-), last_writes AS (
-  SELECT w.pool, w.page, arg_max(w.request, w.time_ns) AS writer
-  FROM page_events AS w JOIN reads USING (pool, page)
-  WHERE w.event = 'page.write' AND coalesce(w.phase, 'end') = 'end' AND w.time_ns <= read_ns
-  GROUP BY w.pool, w.page
+), writes AS (
+  SELECT pool, page, time_ns, request AS writer FROM page_events
+  WHERE event = 'page.write' AND coalesce(phase, 'end') = 'end'{in_pools}
 )
 SELECT pool, writer, (SELECT max(tenant) FROM events WHERE request = writer) AS tenant,
-       count(*) AS pages, min(page) AS first_page, max(page) AS last_page
-FROM last_writes WHERE writer IS DISTINCT FROM {text(dossier.request["request"])}
+       count(DISTINCT page) AS pages, min(page) AS first_page, max(page) AS last_page
+FROM reads ASOF JOIN writes USING (pool, page, time_ns)
+WHERE writer IS DISTINCT FROM {text(dossier.request["request"])}
 GROUP BY pool, writer ORDER BY pool, first_page"""
 
 

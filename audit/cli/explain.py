@@ -41,9 +41,7 @@ def explain(
     printer = Printer.choose(format, output)
     dossier = open_dossier(find_answer(store, trace, quiet=quiet), ident)
     if printer.for_people:
-        printer.blocks(
-            [*story(dossier), *findings(dossier), *evidence(dossier), *_queries(dossier, store, trace)]
-        )
+        printer.blocks([*story(dossier), *findings(dossier), *evidence(dossier), *_queries(dossier, store, trace)])
     else:
         printer.record(_document(dossier))
 
@@ -63,19 +61,13 @@ def findings(dossier: Dossier) -> list[Block]:
     """Every finding with its verdict, the strongest first."""
     if not dossier.findings:
         return []
-    rows = [
-        [f["verdict"], f["rule"], f["pool"], page_text(f["pages"], 3), f["why"]] for f in dossier.findings
-    ]
-    return [
-        Table(["verdict", "rule", "pool", "pages", "what"], rows, "What the rules found", ("verdict", "rule"))
-    ]
+    rows = [[f["verdict"], f["rule"], f["pool"], page_text(f["pages"], 3), f["why"]] for f in dossier.findings]
+    return [Table(["verdict", "rule", "pool", "pages", "what"], rows, "What the rules found", ("verdict", "rule"))]
 
 
 def evidence(dossier: Dossier) -> list[Block]:
     """The proving events and the course of the request; a star where a rule names the event."""
-    rows = collapsed(
-        exhibits(dossier), ["source", "event", "pool", "pages", "request", "rules"], "tok", "shows"
-    )
+    rows = collapsed(exhibits(dossier), ["source", "event", "pool", "pages", "request", "rules"], "tok", "shows")
     if not rows:
         return []
     shown = _most_telling(rows, dossier)
@@ -90,7 +82,7 @@ def evidence(dossier: Dossier) -> list[Block]:
 
 
 def _most_telling(rows: list[dict[str, Any]], dossier: Dossier) -> list[dict[str, Any]]:
-    """At most `SHOWN` rows in their order: all that concern the request itself, and the largest of the others."""
+    """About `SHOWN` rows in their order: all of the request itself, and the largest of the others."""
     own = dossier.request["request"] if dossier.request else None
     others = [n for n, row in enumerate(rows) if row["request"] not in (own, None)]
     room = max(0, SHOWN - (len(rows) - len(others)))
@@ -145,7 +137,5 @@ def _document(dossier: Dossier) -> dict[str, Any]:
         "story": tell(dossier),
         "findings": [{name: finding[name] for name in FINDING_FIELDS} for finding in dossier.findings],
         "evidence": exhibits(dossier),
-        "sql": [
-            {"question": question, "statement": statement} for question, statement in statements(dossier)
-        ],
+        "sql": [{"question": question, "statement": statement} for question, statement in statements(dossier)],
     }

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Annotated
 
 import duckdb
@@ -22,6 +21,7 @@ app = typer.Typer(add_completion=False)
 
 ROWS = 10_000
 SECONDS = 60.0
+_AGAIN = 0.1
 _EXPLAIN = re.compile(r"\s*explain\s+(\([^)]*\)\s*)?(analyze\s+)?", re.IGNORECASE)
 
 
@@ -87,33 +87,38 @@ def ask(
 
     Raises `KvwitnessError` when the statement is faulty, or runs longer than `timeout` seconds (0: never).
     """
+
+    def run() -> pl.DataFrame:
+        relation = connection.sql(query)
+        frame = pl.from_arrow((relation.limit(limit + 1) if limit else relation).to_arrow_table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
     try:
-        with _stopped_after(connection, timeout):
-            relation = connection.sql(query)
-            if limit:
-                relation = relation.limit(limit + 1)
-            frame = pl.from_arrow(relation.to_arrow_table())
-    except duckdb.InterruptException:
+        frame = _interruptible(connection, run, timeout)
+    except TimeoutError:
         raise KvwitnessError(
             f"The query was stopped after {timeout:g} s.", "Ask for less, or give --timeout more seconds."
         ) from None
     except duckdb.Error as error:
         raise _refused(error) from error
-    assert isinstance(frame, pl.DataFrame)
     return (frame.head(limit), True) if limit and len(frame) > limit else (frame, False)
 
 
-@contextmanager
-def _stopped_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
-    if not seconds:
-        yield
-        return
-    timer = threading.Timer(seconds, connection.interrupt)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _interruptible(
+    connection: duckdb.DuckDBPyConnection, run: Callable[[], pl.DataFrame], timeout: float
+) -> pl.DataFrame:
+    """The result of `run`, in a thread of its own: DuckDB does not look for Ctrl-C while it works, a waiting
+    thread does. Raises `TimeoutError` after `timeout` seconds (0: never)."""
+    with ThreadPoolExecutor(1) as executor:
+        result = executor.submit(run)
+        try:
+            return result.result(timeout or None)
+        except (KeyboardInterrupt, TimeoutError):
+            while not result.done():
+                connection.interrupt()
+                wait([result], _AGAIN)
+            raise
 
 
 def _refused(error: duckdb.Error) -> KvwitnessError:
