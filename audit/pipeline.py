@@ -13,16 +13,13 @@ from kvwitness.audit.provenance.choice import compiled_for
 from kvwitness.audit.provenance.encode import COLUMNS, Encoder
 from kvwitness.audit.provenance.facts import named
 from kvwitness.audit.provenance.order import ordered
-from kvwitness.audit.provenance.pools import pools_of, sources_of
+from kvwitness.audit.provenance.pools import pool_use, pools_of, sources_of
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.rules.model import FINDING_SCHEMA, Context, Rule
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction that is done."""
-
-BATCH_EVENTS = 1 << 20
-
 
 def _silent(what: str, done: float) -> None:
     return None
@@ -70,13 +67,12 @@ def context_of(
     progress: Progress = _silent,
 ) -> tuple[Context, int]:
     """Everything that rules look at, from events in replay order; and how many pages they touched."""
-    ground = Ground.of(frame.lazy(), overrides, rejected)
+    lazy = frame.lazy()
+    ground = Ground.of(lazy, lazy, pool_use(frame), overrides, rejected)
     touched = int(frame["pages"].list.len().sum() or 0)
     replay = ground.replay(touched)
-    narrow = frame.select(COLUMNS)
-    for start in range(0, len(narrow), BATCH_EVENTS):
-        progress("replaying page histories", start / max(1, len(narrow)))
-        replay.feed(narrow.slice(start, BATCH_EVENTS))
+    progress("replaying page histories", 0.0)
+    replay.feed(frame.select(COLUMNS))
     replay.orphans(ground.horizon_ns, len(frame) - 1)
     return ground.context(replay.take_facts()), replay.page_events
 
@@ -86,6 +82,7 @@ class Ground:
     """What is derived from the events before any page is replayed."""
 
     events: pl.LazyFrame
+    page_events: pl.LazyFrame
     requests: pl.DataFrame
     gaps: pl.DataFrame
     horizon_ns: int
@@ -96,18 +93,20 @@ class Ground:
     def of(
         cls,
         events: pl.LazyFrame,
+        page_events: pl.LazyFrame,
+        use: pl.DataFrame,
         overrides: Mapping[str, Mapping[str, float | int | str]],
         rejected: pl.DataFrame | None = None,
     ) -> Ground:
-        """Relations, pools and numbers for a trace in replay order."""
+        """Relations, pools and numbers for a trace in replay order; `use` is `pool_use` of all of it."""
         requests = relations.requests(events)
         gaps = relations.gaps(events, rejected)
         lost = gaps.filter(pl.col("reason") != "midlife")
         losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
         actors = Actors(requests, holder_numbers(events))
-        encoder = Encoder(actors, pools_of(events), sources_of(events), losses=frozenset(losses.to_list()))
+        encoder = Encoder(actors, pools_of(use, events), sources_of(events), losses=frozenset(losses.to_list()))
         horizon = events.select(pl.col("ref_ns").max()).collect().item() or 0
-        return cls(events, requests, gaps, horizon, encoder, overrides)
+        return cls(events, page_events, requests, gaps, horizon, encoder, overrides)
 
     def replay(self, page_events: int) -> Replay:
         """A replay that has seen nothing yet, in the form that suits so many page events."""
@@ -116,7 +115,7 @@ class Ground:
     def context(self, facts: pl.DataFrame) -> Context:
         """What rules look at, given the facts of the replay in its own numbers."""
         told = named(facts, self.encoder.actors, self.encoder.pools)
-        return Context(self.events, self.requests, self.gaps, told, self.horizon_ns, self.overrides)
+        return Context(self.events, self.page_events, self.requests, self.gaps, told, self.horizon_ns, self.overrides)
 
 
 def holder_numbers(events: pl.LazyFrame) -> int:

@@ -46,7 +46,7 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
         progress("ordering events", 0.0)
         with store.reading():
             sequence = bring_up_to_date(store, directory)
-        ground = Ground.of(sequence.scan(), {})
+        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), {})
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
         judgement = conclude(context, page_events, sequence.rows, progress=progress)
@@ -66,12 +66,11 @@ def _facts(sequence: Sequence, part: Part) -> Path:
 
 def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[pl.DataFrame, int]:
     """Facts of the whole sequence, and how many pages its events touched; replays from the last useful state on."""
-    touched = int(sequence.scan().select(pl.col("pages").list.len().cast(pl.Int64).sum()).collect().item() or 0)
-    replay, start = _resumed(sequence, ground, touched)
+    replay, start = _resumed(sequence, ground, sequence.page_events)
     known = [pl.read_parquet(_facts(sequence, part), glob=False) for part in sequence.parts[:start]]
     for number, part in enumerate(sequence.parts[start:]):
         progress("replaying page histories", number / max(1, len(sequence.parts) - start))
-        replay.feed(pl.read_parquet(sequence.path(part), columns=COLUMNS, glob=False))
+        replay.feed(sequence.read(part, COLUMNS))
         facts = replay.take_facts()
         facts.write_parquet(_facts(sequence, part))
         checkpoint.save(replay, _state(sequence, part))

@@ -15,6 +15,8 @@ from pathlib import Path
 import polars as pl
 
 from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.provenance.pools import pool_use
+from kvwitness.audit.rules.model import LISTED_APART
 from kvwitness.audit.store import Store
 from kvwitness.audit.trace import EVENT_SCHEMA
 
@@ -39,6 +41,8 @@ class Part:
     rows: int
     first_ev: int
     max_ns: int
+    page_events: int
+    """Pages that its events touch."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,47 @@ class Sequence:
         return self.directory / part.file
 
     def scan(self) -> pl.LazyFrame:
-        """All events, lazily, in replay order."""
+        """All events, lazily, in replay order; page lists of the kinds in `LISTED_APART` are null."""
         return pl.scan_parquet([self.path(p) for p in self.parts], glob=False, hive_partitioning=False)
+
+    def scan_pages(self) -> pl.LazyFrame:
+        """All events with all their page lists."""
+        lists = pl.scan_parquet([lists_of(self.path(p)) for p in self.parts], glob=False, hive_partitioning=False)
+        return _with_lists(self.scan(), lists)
+
+    def read(self, part: Part, columns: list[str]) -> pl.DataFrame:
+        """The events of one part with all their page lists."""
+        path = self.path(part)
+        return _with_lists(pl.scan_parquet(path, glob=False), pl.scan_parquet(lists_of(path), glob=False)).select(columns).collect()
+
+    def use(self) -> pl.DataFrame:
+        """`pool_use` of the whole sequence."""
+        return pl.concat([pl.read_parquet(use_of(self.path(p)), glob=False) for p in self.parts])
+
+    @property
+    def page_events(self) -> int:
+        """Pages that all events touch."""
+        return sum(p.page_events for p in self.parts)
 
     @property
     def rows(self) -> int:
+        """Number of events."""
         return sum(p.rows for p in self.parts)
+
+
+def lists_of(part: Path) -> Path:
+    """Where the page lists of a part lie: `ev`, `pages`."""
+    return part.with_suffix(".lists.parquet")
+
+
+def use_of(part: Path) -> Path:
+    """Where `pool_use` of a part lies."""
+    return part.with_suffix(".use.parquet")
+
+
+def _with_lists(events: pl.LazyFrame, lists: pl.LazyFrame) -> pl.LazyFrame:
+    joined = events.join(lists.rename({"pages": "_listed"}), on="ev", how="left", maintain_order="left")
+    return joined.with_columns(pages=pl.coalesce("_listed", "pages")).drop("_listed")
 
 
 def bring_up_to_date(store: Store, directory: Path) -> Sequence:
@@ -75,7 +114,7 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
     kept = [p for p in parts if p.max_ns < first - SLACK_NS]
     again = parts[len(kept) :]
     if again:
-        void = pl.scan_parquet([directory / p.file for p in again], glob=False).select(EVENT_SCHEMA.names)
+        void = Sequence(directory, tuple(again), 0).scan_pages().select(EVENT_SCHEMA.names)
         new = pl.concat([void, new], how="vertical_relaxed")
         count += sum(p.rows for p in again)
     made = list(kept)
@@ -83,7 +122,8 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
         made.append(_write(directory, frame, made))
     _save(directory, snapshot.marks(), made)
     for name in {p.file for p in again} - {p.file for p in made}:
-        (directory / name).unlink(missing_ok=True)
+        for path in _files(directory / name):
+            path.unlink(missing_ok=True)
     return Sequence(directory, tuple(made), len(kept))
 
 
@@ -134,10 +174,22 @@ def _write(directory: Path, events: pl.LazyFrame | pl.DataFrame, earlier: list[P
     highest = frame["time_ns"].max()
     assert highest is None or isinstance(highest, int)
     name = f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
-    staged = directory / f".{name}"
+    apart = frame["event"].is_in(list(LISTED_APART))
+    _keep(directory / name, frame.with_columns(pages=pl.when(~apart).then("pages")))
+    _keep(lists_of(directory / name), frame.filter(apart).select("ev", "pages"))
+    _keep(use_of(directory / name), pool_use(frame))
+    touched = int(frame["pages"].list.len().cast(pl.Int64).sum() or 0)
+    return Part(name, len(frame), first, 0 if highest is None else highest, touched)
+
+
+def _keep(path: Path, frame: pl.DataFrame) -> None:
+    staged = path.with_name("." + path.name)
     frame.write_parquet(staged, compression="lz4", row_group_size=131_072, statistics=True)
-    staged.rename(directory / name)
-    return Part(name, len(frame), first, 0 if highest is None else highest)
+    staged.rename(path)
+
+
+def _files(part: Path) -> tuple[Path, ...]:
+    return part, lists_of(part), use_of(part)
 
 
 def _load(directory: Path) -> tuple[dict[str, int], list[Part]]:
@@ -146,7 +198,7 @@ def _load(directory: Path) -> tuple[dict[str, int], list[Part]]:
         parts = [Part(**part) for part in state["parts"]]
     except (OSError, ValueError, TypeError, KeyError):
         return {}, []
-    if not all((directory / p.file).exists() for p in parts):
+    if not all(f.exists() for p in parts for f in _files(directory / p.file)):
         return {}, []
     return state["marks"], parts
 

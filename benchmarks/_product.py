@@ -17,7 +17,7 @@ from kvwitness.audit.provenance import encode
 from kvwitness.audit.provenance.actors import Actors
 from kvwitness.audit.provenance.encode import Encoded, Encoder
 from kvwitness.audit.provenance.order import ordered
-from kvwitness.audit.provenance.pools import pools_of
+from kvwitness.audit.provenance.pools import pool_use, pools_of
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.relations import requests
 from kvwitness.audit.runs import AuditRun
@@ -34,7 +34,7 @@ class KernelReplay:
         events = ordered(pl.from_arrow(pa.Table.from_batches(overview)))
         actors = Actors(requests(events.lazy()))
         sources = events["source"].unique(maintain_order=True).to_list()
-        self._encoder = Encoder(actors, pools_of(events.lazy()), sources)
+        self._encoder = Encoder(actors, pools_of(pool_use(events), events.lazy()), sources)
         self._replay = Replay(self._encoder)
         self._ev = 0
 

@@ -75,9 +75,7 @@ def _wait(warmup: Warmup, stage: Stage, quiet: bool) -> None:
 def _recorded(scene: Scene) -> list[Block]:
     incidents = incident_rows(scene.answer).filter(pl.col("verdict") == "leak")
     return [
-        Prose(
-            "1. A trace recorded from two SGLang 0.5.19 servers, in which a known bug happened", heading=True
-        ),
+        Prose("1. A trace recorded from two SGLang 0.5.19 servers, in which a known bug happened", heading=True),
         Prose(looked_at(scene.answer, scene.page_events)),
         Prose(verdict_in_words(scene.answer)),
         incident_table(incidents, "What was found"),

@@ -36,26 +36,39 @@ class Pools:
         return {name: n for n, name in enumerate(self.names)}
 
 
-def pools_of(events: pl.LazyFrame) -> Pools:
-    """Find the pools that the events of a trace mention, with what `engine.pool` says of them.
+def pool_use(events: pl.DataFrame) -> pl.DataFrame:
+    """What events say of pools without being `engine.pool`: one row per pool, source and kind of event.
+
+    Columns: pool, source, event, last (highest page number), guess (positions per page that writes imply).
+    """
+    n = pl.col("pages").list.len().cast(pl.Int64)
+    implied = (pl.col("tok_end") - pl.col("tok_first") + n - 1) // n
+    guess = pl.when((pl.col("event") == "page.write") & (n > 0)).then(implied)
+    named = [
+        events.lazy().select(
+            "source", "event", pool=pl.col(pool), last=pl.col(pages).list.max().cast(pl.Int64), guess=guess
+        )
+        for pool, pages in (
+            ("pool", "pages"),
+            ("pool", "reserved"),
+            ("to_pool", "to_pages"),
+            ("src_pool", "src_pages"),
+            ("dst_pool", "dst_pages"),
+        )
+    ]
+    rows = pl.concat(named).filter(pl.col("pool").is_not_null())
+    return rows.group_by("pool", "source", "event").agg(pl.col("last", "guess").max()).sort("pool", "source", "event").collect()
+
+
+def pools_of(use: pl.DataFrame, events: pl.LazyFrame) -> Pools:
+    """Find the pools of a trace from `pool_use` of all its parts, and what `engine.pool` says of them.
 
     Positions per page are taken from the first `engine.pool`; a pool that never had one is given the smallest page
     that fits its writes. Raises `KvwitnessError` for page numbers that no pool could have.
     """
-    used = pl.concat(
-        [
-            events.select(pool=pl.col(pool), last=pl.col(pages).list.max().cast(pl.Int64), source="source", event="event")
-            for pool, pages in (
-                ("pool", "pages"),
-                ("pool", "reserved"),
-                ("to_pool", "to_pages"),
-                ("src_pool", "src_pages"),
-                ("dst_pool", "dst_pages"),
-            )
-        ]
-    ).filter(pl.col("pool").is_not_null())
-    sizes = used.group_by("pool").agg(
+    sizes = use.group_by("pool").agg(
         pl.col("last").max().fill_null(-1),
+        pl.col("guess").max(),
         pl.col("source").filter(pl.col("event") == "engine.pool").first().alias("declared_by"),
         pl.col("source").filter(pl.col("event").is_in(PAGE_EVENTS)).first().alias("seen_by"),
         pl.col("source").unique().alias("reporters"),
@@ -69,10 +82,10 @@ def pools_of(events: pl.LazyFrame) -> Pools:
     )
     first_seq = events.group_by("source").agg(pl.col("seq").min().alias("first_seq"))
     table = (
-        sizes.join(declared, on="pool", how="left", maintain_order="left")
+        sizes.lazy()
+        .join(declared, on="pool", how="left")
         .with_columns(pl.coalesce("declared_by", "seen_by").alias("source"))
-        .join(first_seq, on="source", how="left", maintain_order="left")
-        .join(_guessed(events), on="pool", how="left", maintain_order="left")
+        .join(first_seq, on="source", how="left")
         .sort("pool")
         .collect()
     )
@@ -82,17 +95,6 @@ def pools_of(events: pl.LazyFrame) -> Pools:
 def sources_of(events: pl.LazyFrame) -> list[str]:
     """Who observed the events, by name."""
     return events.select(pl.col("source").unique().sort()).collect()["source"].to_list()
-
-
-def _guessed(events: pl.LazyFrame) -> pl.LazyFrame:
-    """Positions per page that the writes of an undeclared pool imply."""
-    return (
-        events.filter((pl.col("event") == "page.write") & pl.col("tok_first").is_not_null())
-        .with_columns(n=pl.col("pages").list.len().cast(pl.Int64))
-        .filter(pl.col("n") > 0)
-        .group_by("pool")
-        .agg(((pl.col("tok_end") - pl.col("tok_first") + pl.col("n") - 1) // pl.col("n")).max().alias("guess"))
-    )
 
 
 def _numbered(rows: pl.DataFrame, sources: list[str]) -> Pools:

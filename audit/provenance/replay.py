@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from kvwitness.audit.provenance import jit
+from kvwitness.audit.provenance import jit, reclaim
 from kvwitness.audit.provenance.encode import Encoded, Encoder
 from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.tables import Tables
@@ -23,6 +23,10 @@ I64 = npt.NDArray[np.int64]
 ORPHAN_BOUND_NS = 600 * 1_000_000_000
 FACT_ROWS = 1 << 12
 FACT_PAGES = 1 << 14
+BATCH_PAGES = 1 << 22
+"""About so many pages are encoded at a time."""
+RECLAIM_PAGES = 1 << 21
+"""Page entries of transfers, shares, publications and open reads that are kept without a second look."""
 
 _KERNEL = "kvwitness.audit.provenance.kernel."
 
@@ -85,6 +89,7 @@ class Replay:
         start = {"layer_free": -1, "node_free": -1, "orphan_ns": orphan_bound_ns}
         self._counters = self._tables.make(k.COUNTERS, 1, start)
         self._drained: list[pl.DataFrame] = []
+        self._reclaim_at = RECLAIM_PAGES
 
     def _make(self, dtype: np.dtype[np.void], n: int) -> Any:
         return self._tables.make(dtype, n, dict.fromkeys(_NONE.get(dtype, ()), -1))
@@ -109,8 +114,14 @@ class Replay:
 
     def feed(self, events: pl.DataFrame) -> None:
         """Replay the events of a frame in replay order (columns `encode.COLUMNS`)."""
-        if len(events):
-            self.replay(self.encoder.encode(events))
+        lists = pl.sum_horizontal(pl.col("pages", "src_pages", "dst_pages").list.len().cast(pl.Int64).fill_null(0))
+        piece = events.select((lists.cum_sum() // BATCH_PAGES).alias("piece"))["piece"].to_numpy()
+        cuts = np.flatnonzero(np.diff(piece)) + 1
+        for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(events)], strict=True):
+            if end > start:
+                part = events.slice(start, end - start)
+                self.replay(self.encoder.encode(part))
+                self.reclaim(int(part["ref_ns"][-1]))
 
     def replay(self, batch: Encoded) -> None:
         """Replay an encoded batch."""
@@ -144,6 +155,41 @@ class Replay:
         learnt = self._tables.column(self._actors, "tainted")
         columns["tainted"][: len(learnt)] = learnt
         self._actors = self._tables.from_columns(k.ACTOR, columns, len(columns["tenant"]))
+
+    def reclaim(self, now_ns: int) -> None:
+        """Drop what is kept of requests that ended longer ago than the orphan bound, when it has become much."""
+        sizes = [self._count(name) for name in ("transfer_pages", "share_pages", "pub_pages", "read_pages")]
+        if not self._tables.compiled or sum(sizes) < self._reclaim_at:
+            return
+        end = self._tables.column(self._actors, "end")
+        ended = (end >= 0) & (end < now_ns - self._orphan_ns)
+        pairs = self._pairs
+        kept, pages, numbers = reclaim.transfers(*self._used("transfers", "transfer_pages"), ended)
+        self._keep("transfers", kept, "transfer_pages", pages)
+        pairs["transfer"], pairs["source"] = numbers[pairs["transfer"]], numbers[pairs["source"]]
+        self._transfer_ids["head"] = numbers[self._transfer_ids["head"]]
+        kept, pages, numbers = reclaim.shares(*self._used("shares", "share_pages"), ended)
+        self._keep("shares", kept, "share_pages", pages)
+        pairs["share"] = numbers[pairs["share"]]
+        kept, pages, numbers = reclaim.reads(*self._used("reads", "read_pages"), ended)
+        self._keep("reads", kept, "read_pages", pages)
+        pairs["read"] = numbers[pairs["read"]]
+        kept, pages, numbers = reclaim.publications(*self._used("pubs", "pub_pages"), self._s, self._bases)
+        self._keep("pubs", kept, "pub_pages", pages)
+        self._keys = numbers[self._keys]
+        left = sum(self._count(name) for name in ("transfer_pages", "share_pages", "pub_pages", "read_pages"))
+        self._reclaim_at = max(RECLAIM_PAGES, 2 * left)
+
+    def _used(self, records: str, pages: str) -> tuple[Any, Any]:
+        """The used rows of a table of records and of its page entries."""
+        return getattr(self, f"_{records}")[: self._count(records)], getattr(self, f"_{pages}")[: self._count(pages)]
+
+    def _keep(self, records: str, kept: Any, pages: str, kept_pages: Any) -> None:
+        for name, rows in ((records, kept), (pages, kept_pages)):
+            table = self._make(rows.dtype, max(256, len(rows)))
+            table[: len(rows)] = rows
+            setattr(self, f"_{name}", table)
+            self._tables.put(self._counters, 0, **{name: len(rows)})
 
     def _make_room(self, batch: Encoded) -> None:
         """Tables that are only appended to get room for the whole batch at once."""

@@ -40,7 +40,7 @@ def _generations(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     """Allocations (a move allocates its target) of the pages in `rows`, counted per page."""
     pools = rows["pool"].unique().to_list()
     wanted = rows.lazy().select(PAGE).unique()
-    given = context.events.filter((pl.col("event") == "page.alloc") & pl.col("pool").is_in(pools))
+    given = context.page_events.filter((pl.col("event") == "page.alloc") & pl.col("pool").is_in(pools))
     moved = context.events.filter((pl.col("event") == "page.move") & pl.col("to_pool").is_in(pools))
     columns = [*KEY, "ev", "tenant"]
     allocs = pl.concat(

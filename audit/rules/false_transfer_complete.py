@@ -127,7 +127,7 @@ def _claimed_pages(context: Context, claims: pl.DataFrame) -> pl.DataFrame:
 
 def _landings(context: Context, pages: pl.DataFrame) -> pl.DataFrame:
     """The pages on which something landed by transfer, for the requests in `pages`."""
-    landed = context.events.filter(
+    landed = context.page_events.filter(
         (pl.col("event") == "page.write")
         & (pl.col("op") == "transfer")
         & (pl.col("phase") != "begin").fill_null(True)

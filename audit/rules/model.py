@@ -53,6 +53,10 @@ FINDING_SCHEMA = pl.Schema(
 )
 
 
+LISTED_APART = ("page.alloc", "page.free", "page.write", "page.read", "step.begin", "step.end")
+"""Kinds of event whose `pages` a large audit keeps apart from everything else."""
+
+
 @dataclass(frozen=True)
 class Param:
     """A threshold that configuration may override."""
@@ -85,6 +89,9 @@ class Context:
     """Event columns of `kvwitness.audit.trace`, plus `ev` (int64, replay order), `ref_ns` (int64, reference time =
     time - clock offset), `unc_ns` (int64, clock uncertainty, null when the source never stated one), `site`
     (string, the engine that the source belongs to: `source` up to the first "/")."""
+    page_events: pl.LazyFrame
+    """The same events, with the page lists of `LISTED_APART` too: those are many, and few rules want them. In `events`
+    they may be null."""
     requests: pl.DataFrame
     """One row per (request, incarnation); see `kvwitness.audit.relations.requests`."""
     gaps: pl.DataFrame

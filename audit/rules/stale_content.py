@@ -115,7 +115,7 @@ def _written_between(context: Context, differing: pl.DataFrame) -> pl.DataFrame:
     The transfer's own landing on the destination is not counted.
     """
     pools = pl.concat([differing["pool"], differing["src_pool"]]).unique().to_list()
-    writes = context.events.filter(
+    writes = context.page_events.filter(
         (pl.col("event") == "page.write")
         & pl.col("pool").is_in(pools)
         & pl.col("ev").is_between(differing["sent_ev"].min(), differing["ev"].max())

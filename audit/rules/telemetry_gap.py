@@ -142,7 +142,7 @@ _COLUMNS = [*KEY, "tenant", "source", "before_ev", "after_ev", "from_seq", "to_s
 def _with_first_read(context: Context, touched: pl.DataFrame) -> pl.DataFrame:
     """Add the pages that the request read first, per pool, after the loss."""
     ids = touched["request"].unique().to_list()
-    reads = keyed(context.events.filter((pl.col("event") == "page.read") & pl.col("request").is_in(ids)))
+    reads = keyed(context.page_events.filter((pl.col("event") == "page.read") & pl.col("request").is_in(ids)))
     columns = [*KEY, "source", "ev", "pool", "pages"]
     after = touched.lazy().join(reads.select(columns), on=[*KEY, "source"])
     after = after.filter(pl.col("ev") >= pl.col("after_ev")).sort("ev")

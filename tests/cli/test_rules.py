@@ -109,5 +109,5 @@ def test_unknown_rule_is_refused_with_the_known_ones(capsys: pytest.CaptureFixtu
 
 def test_settings_of_a_rule_are_its_defaults_with_overrides() -> None:
     empty = pl.DataFrame()
-    context = Context(empty.lazy(), empty, empty, empty, 0, {"some-rule": {"bound_s": 5}})
+    context = Context(empty.lazy(), empty.lazy(), empty, empty, empty, 0, {"some-rule": {"bound_s": 5}})
     assert RULE.settings(context) == {"bound_s": 5}

@@ -69,6 +69,7 @@ def context_of(
     lazy = events.lazy()
     return Context(
         events=lazy,
+        page_events=lazy,
         requests=requests(lazy),
         gaps=gaps(lazy),
         facts=pl.DataFrame(facts or [], schema=FACTS),
