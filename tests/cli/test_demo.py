@@ -1,0 +1,88 @@
+"""`kvwitness demo`: finds exactly what is known to have happened, keeps it, and says what to do with it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvwitness.audit import demo
+from kvwitness.audit.demo import RECORDED_LEAKS, recorded
+from tests.cli.conftest import Command
+
+PROGRAM = [sys.executable, "-c", "from kvwitness.audit.cli import main; main()"]
+
+
+def silent(what: str, done: float) -> None:
+    return None
+
+
+def test_recorded_leak_is_found_and_any_difference_is_told(tmp_path: Path) -> None:
+    scene = recorded(tmp_path, silent)
+    assert scene.found == RECORDED_LEAKS
+    assert scene.deviations == []
+    other = {"r1017": frozenset({"t-ash"}), "r1021": frozenset({"t-ash"})}
+    assert replace(scene, known=other).deviations == [
+        "r1021 leaked, and was not found",
+        "r1020 was found, and did not leak",
+        "r1017 read t-ash; found: t-ash, t-birch",
+    ]
+
+
+def test_recorded_leak_a_second_time_adds_nothing(tmp_path: Path) -> None:
+    first, second = recorded(tmp_path, silent), recorded(tmp_path, silent)
+    assert second.answer.run is not None
+    assert first.answer.run is not None
+    assert second.answer.run["events"] == first.answer.run["events"] == 1970
+
+
+def test_directory_with_something_else_is_left_alone(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    said = command("demo", "--dir", tmp_path)
+    assert said.status == 2
+    assert "thesis.tex" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_kernel_is_compiled_ahead_unless_it_is_there_or_unwanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo, "_WARMUP", "no_such_module_anywhere")
+    with demo.Warmup() as unwanted:  # the tests interpret the kernel
+        assert unwanted.wait() is None
+    monkeypatch.delenv("KVWITNESS_KERNEL", raising=False)
+    monkeypatch.setattr(demo, "is_compiled", lambda: True)
+    with demo.Warmup() as there:
+        assert there.wait() is None
+    monkeypatch.setattr(demo, "is_compiled", lambda: False)
+    with demo.Warmup() as failing:
+        assert "no_such_module_anywhere" in (failing.wait() or "")
+        assert not failing.running
+
+
+@pytest.mark.slow
+def test_demo_at_full_length_and_what_it_proposes(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "KVWITNESS_KERNEL"}
+    done = subprocess.run(
+        [*PROGRAM, "demo", "--open"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "2 requests leaked: r1017 and r1020. Content of 3 tenants could be read" in words
+    assert "Request r1017 of tenant t-cedar read content of 2 other tenants: t-ash and t-birch." in words
+    assert "155 requests leaked. Content of 25 tenants could be read" in words
+    assert "155 were found with exactly the tenants whose content was read, and 0 besides" in words
+    assert "no dashboard" in words
+    proposed = [line for line in done.stdout.splitlines() if line.startswith("kvwitness ")]
+    assert len(proposed) == 7
+    for line in proposed:
+        tried = subprocess.run(
+            [*PROGRAM, *shlex.split(line)[1:]], cwd=tmp_path, env=environment, capture_output=True, check=False
+        )
+        assert tried.returncode == (1 if " audit " in line else 0), line
+        assert tried.stdout, line
