@@ -31,6 +31,7 @@ RECORDED_LEAKS: Mapping[str, frozenset[str]] = {
 """Request -> tenants whose content it read, in the recorded trace (see the README beside it)."""
 
 _NAMES = {"recorded", "recorded.jsonl", "incident-155", "incident-155.jsonl"}
+_COMPILING, _NOTICEABLE_S = "waiting for the compiler (once per machine)", 0.1
 _WARMUP = "kvwitness.audit.provenance.warmup"
 
 
@@ -90,9 +91,7 @@ def recorded(directory: Path, progress: Progress) -> Scene:
     return _judged(trace, directory / "recorded", RECORDED_LEAKS, {}, progress)
 
 
-def incident_155(
-    directory: Path, progress: Progress, before_audit: Callable[[], object] = lambda: None
-) -> Scene:
+def incident_155(directory: Path, progress: Progress, before_audit: Callable[[], object] = lambda: None) -> Scene:
     """Generate, import and judge the thirteen days; `before_audit` is called before they are judged."""
     trace = directory / "incident-155.jsonl"
     seconds: dict[str, float] = {}
@@ -100,9 +99,7 @@ def incident_155(
         unfinished = trace.with_suffix(".unfinished")
         try:
             with unfinished.open("w", encoding="ascii", newline="\n") as file:
-                truth = generate(
-                    file, progress=lambda done, total: progress("generating thirteen days", done / total)
-                )
+                truth = generate(file, progress=lambda done, total: progress("generating thirteen days", done / total))
             os.replace(unfinished, trace)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -126,7 +123,10 @@ def _judged(
         raise KvwitnessError(
             f"{path} holds the demo of another version.", f"Remove {trace.parent}, or choose another --dir."
         )
-    before_audit()
+    with _timed(seconds, _COMPILING):
+        before_audit()
+    if seconds[_COMPILING] < _NOTICEABLE_S:
+        del seconds[_COMPILING]
     with _timed(seconds, "judging"):
         run = audit_store(store, progress=progress)
     return Scene(trace, path, Answer.of_store(store), run.judgement.page_events, known, seconds)

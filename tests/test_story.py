@@ -94,6 +94,8 @@ def test_victims_are_those_of_the_leak_and_nobody_else(dossier: Open) -> None:
     # Pages of the reader's own tenant are in the findings as well, and are nobody's loss.
     assert "r1013" in {name for finding in leak.findings for name in finding["other_requests"]}
     assert "t-cedar" not in " ".join(tell(leak)[3:])
+    beside = [{**f, "other_tenants": ["t-else"]} for f in leak.findings if f["verdict"] != "leak"]
+    assert victims(replace(leak, findings=[*leak.findings, *beside])) == ["t-ash", "t-birch"]
 
 
 def test_every_leak_in_the_cases_names_its_victims(dossier: Open) -> None:
