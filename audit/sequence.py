@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence as Sequence_
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.pools import pool_use
 from kvwitness.audit.rules.model import LISTED_APART
-from kvwitness.audit.store import Store
+from kvwitness.audit.store import Snapshot, Store
 from kvwitness.audit.trace import EVENT_SCHEMA
 
 WHOLE_ROWS = 3_000_000
@@ -52,6 +56,8 @@ class Sequence:
     directory: Path
     parts: tuple[Part, ...]
     fresh: int
+    held: pl.DataFrame | None = None
+    """The events of the last part, where that is the only fresh one and just went through memory."""
 
     def path(self, part: Part) -> Path:
         """Where a part lies."""
@@ -68,6 +74,8 @@ class Sequence:
 
     def read(self, part: Part, columns: list[str]) -> pl.DataFrame:
         """The events of one part with all their page lists."""
+        if self.held is not None and part is self.parts[-1]:
+            return self.held.select(columns)
         path = self.path(part)
         return _with_lists(pl.scan_parquet(path, glob=False), pl.scan_parquet(lists_of(path), glob=False)).select(columns).collect()
 
@@ -118,24 +126,35 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
         new = pl.concat([void, new], how="vertical_relaxed")
         count += sum(p.rows for p in again)
     made = list(kept)
-    for frame in _stretches(new, count):
-        made.append(_write(directory, frame, made))
+    held = None
+    pending: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as disk:
+        for frame in _stretches(new, count, snapshot if not marks else None):
+            part, held = _write(directory, frame, made, disk, pending)
+            made.append(part)
+    for written in pending:
+        written.result()
     _save(directory, snapshot.marks(), made)
     for name in {p.file for p in again} - {p.file for p in made}:
         for path in _files(directory / name):
             path.unlink(missing_ok=True)
-    return Sequence(directory, tuple(made), len(kept))
+    return Sequence(directory, tuple(made), len(kept), held if len(made) == len(kept) + 1 else None)
 
 
 def _first(directory: Path, empty: pl.LazyFrame, marks: dict[str, int]) -> Sequence:
     """An empty store still has its columns."""
-    part = _write(directory, empty.collect(), [])
+    pending: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as disk:
+        part, _ = _write(directory, empty.collect(), [], disk, pending)
+    pending[0].result()
     _save(directory, marks, [part])
     return Sequence(directory, (part,), 0)
 
 
-def _stretches(new: pl.LazyFrame, count: int) -> list[pl.LazyFrame] | list[pl.DataFrame]:
-    """The new events cut by time into frames that fit into memory."""
+def _stretches(new: pl.LazyFrame, count: int, whole: Snapshot | None) -> Sequence_[pl.LazyFrame | pl.DataFrame]:
+    """The new events cut by time into frames that fit into memory; `whole` when they are all of a snapshot."""
+    if count <= WHOLE_ROWS and whole is not None:
+        return [_all_of(whole)]
     if count <= WHOLE_ROWS:
         return [new.collect()]
     clocks = (
@@ -156,7 +175,7 @@ def _stretches(new: pl.LazyFrame, count: int) -> list[pl.LazyFrame] | list[pl.Da
             rows = 0
         rows += n
     bounds = [None, *cuts, None]
-    frames = []
+    frames: list[pl.LazyFrame | pl.DataFrame] = []
     for low, high in zip(bounds, bounds[1:], strict=False):
         frame = new
         if low is not None:
@@ -167,19 +186,34 @@ def _stretches(new: pl.LazyFrame, count: int) -> list[pl.LazyFrame] | list[pl.Da
     return frames
 
 
-def _write(directory: Path, events: pl.LazyFrame | pl.DataFrame, earlier: list[Part]) -> Part:
-    """Put one stretch in order and keep it."""
+def _all_of(snapshot: Snapshot) -> pl.DataFrame:
+    """Every event of a snapshot, read by Arrow, which is twice as quick on long page lists."""
+    paths = [snapshot.path(name) for name in snapshot.names]
+    tables = [pq.read_table(path, columns=EVENT_SCHEMA.names, partitioning=None) for path in paths]
+    frame = pl.from_arrow(pa.concat_tables(tables) if tables else EVENT_SCHEMA.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _write(
+    directory: Path, events: pl.LazyFrame | pl.DataFrame, earlier: list[Part], disk: ThreadPoolExecutor, pending: list[Future[None]]
+) -> tuple[Part, pl.DataFrame]:
+    """Put one stretch in order and keep it; the disk may still be busy with it afterwards."""
     first = earlier[-1].first_ev + earlier[-1].rows if earlier else 0
     frame = ordered(events.collect() if isinstance(events, pl.LazyFrame) else events, first)
     highest = frame["time_ns"].max()
     assert highest is None or isinstance(highest, int)
     name = f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
     apart = frame["event"].is_in(list(LISTED_APART))
-    _keep(directory / name, frame.with_columns(pages=pl.when(~apart).then("pages")))
-    _keep(lists_of(directory / name), frame.filter(apart).select("ev", "pages"))
     _keep(use_of(directory / name), pool_use(frame))
+    pending.append(disk.submit(_keep_events, directory / name, frame, apart))
     touched = int(frame["pages"].list.len().cast(pl.Int64).sum() or 0)
-    return Part(name, len(frame), first, 0 if highest is None else highest, touched)
+    return Part(name, len(frame), first, 0 if highest is None else highest, touched), frame
+
+
+def _keep_events(path: Path, frame: pl.DataFrame, apart: pl.Series) -> None:
+    _keep(lists_of(path), frame.filter(apart).select("ev", "pages"))
+    _keep(path, frame.with_columns(pages=pl.when(~apart).then("pages")))
 
 
 def _keep(path: Path, frame: pl.DataFrame) -> None:

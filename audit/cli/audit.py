@@ -32,11 +32,12 @@ def audit(
     output: OutputOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Judge everything in the store and keep the result in it; or one trace, without a store.
+    """Judge all that the store holds, and keep the result in it; or one trace, without a store.
 
-    Status 1 when there is a finding of leak, integrity or exposure. As JSON: one document with the findings,
-    a verdict for every request, findings about engines, and rules that could not decide; as JSON Lines, CSV
-    and Parquet: the findings.
+    Status 1 when there is a finding of leak, integrity or exposure.
+
+    As JSON it is one document: findings, a verdict for every request, findings about engines,
+    rules that could not decide. As JSON Lines, CSV and Parquet it is the findings.
     """
     printer = Printer.choose(format, output)
     if trace is not None:

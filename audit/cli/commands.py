@@ -31,6 +31,8 @@ OWN = {
     "store": "kvwitness.audit.cli.store",
 }
 """Subcommand -> module that defines its `app`, in the order of the help text."""
+_FIRST = ("demo", "import")
+"""What one does first stands first in the help text, whoever provides it."""
 
 
 class LazyCommands(MutableMapping[str, Any]):
@@ -62,7 +64,8 @@ class LazyCommands(MutableMapping[str, Any]):
         del self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*OWN, *self._plugged_in, *self._loaded]))
+        names = dict.fromkeys([*OWN, *self._plugged_in, *self._loaded])
+        return iter(sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -14,6 +14,7 @@ from kvwitness.audit.cli.stores import tenant_name
 from kvwitness.audit.cli.summary import incident_table
 from kvwitness.audit.overview import incident_rows
 from kvwitness.audit.rules.model import Verdict
+from kvwitness.audit.wording import several
 
 app = typer.Typer(add_completion=False)
 
@@ -58,6 +59,6 @@ def incidents(
         printer.blocks([incident_table(shown)] if len(shown) else [])
     else:
         printer.rows(shown.select(_COLUMNS))
-    of_total = "" if matching == total else f" of {total:,}"
+    of_total = "" if matching == total else f" of {total:,} match"
     cut = "" if len(shown) == matching else f", {len(shown):,} shown"
-    say(f"{matching:,}{of_total} incidents{cut}", quiet=quiet)
+    say(f"{several(matching, 'incident')}{of_total}{cut}", quiet=quiet)

@@ -42,8 +42,9 @@ def sql(
 ) -> None:
     """Ask the store in DuckDB's SQL. Nothing can be changed; Ctrl-C stops a query.
 
-    The views: events, page_events (one row per page), segments, imports; of the newest audit findings,
-    incidents, request_verdicts, undecided, audit_run. `SHOW TABLES` and `DESCRIBE events` say more.
+    Views of what came in: events, page_events (one row per page), segments, imports.
+    Views of the newest audit: findings, incidents, request_verdicts, undecided, audit_run.
+    `SHOW TABLES` and `DESCRIBE events` say more.
     """
     if query is None:
         if sys.stdin.isatty():

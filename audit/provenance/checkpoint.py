@@ -51,8 +51,9 @@ def save(replay: Replay, path: Path) -> None:
     arrays = {}
     for name, dtype in _TABLES.items():
         table = getattr(replay, name)
+        used = replay.used(name)
         for column in dtype.names or ():
-            arrays[f"{name}.{column}"] = tables.column(table, column)
+            arrays[f"{name}.{column}"] = tables.column(table, column, used)
     arrays["tainted"] = tables.column(replay._actors, "tainted")
     arrays["gap_ev"] = tables.column(replay._pools, "gap_ev")
     arrays["keys"] = replay._keys
@@ -69,7 +70,7 @@ def save(replay: Replay, path: Path) -> None:
     }
     arrays["names"] = np.frombuffer(json.dumps(names).encode(), np.uint8)
     with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def restore(replay: Replay, path: Path) -> bool:

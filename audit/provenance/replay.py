@@ -112,6 +112,13 @@ class Replay:
     def _count(self, name: str) -> int:
         return int(self._tables.column(self._counters, name)[0])
 
+    def used(self, table: str) -> int:
+        """How many rows of one of its tables the kernel has filled."""
+        counted = table.removeprefix("_")
+        if counted in (k.COUNTERS.names or ()) and counted not in ("steps",):
+            return self._count(counted)
+        return len(getattr(self, table))
+
     def feed(self, events: pl.DataFrame) -> None:
         """Replay the events of a frame in replay order (columns `encode.COLUMNS`)."""
         lists = pl.sum_horizontal(pl.col("pages", "src_pages", "dst_pages").list.len().cast(pl.Int64).fill_null(0))

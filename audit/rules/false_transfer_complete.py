@@ -75,8 +75,11 @@ def _read_beyond(context: Context, claims: pl.DataFrame) -> pl.DataFrame:
 def _found_unwritten(context: Context, claims: pl.DataFrame) -> pl.DataFrame:
     """Reads that found pages unwritten which a report had claimed, where nothing refuted it at the time."""
     rows = facts(context, ["unwritten"]).filter(pl.col("x") == 0).with_row_index("_row")
-    pages = rows.select("_row", *KEY, "pool", "ev", "since", "pages", "gens").explode("pages", "gens")
     claimed = _claimed_pages(context, claims.join(rows.select(KEY).unique(), on=KEY, how="semi"))
+    # Facts may name millions of pages, claims mostly few: let the page numbers decide before anything else is carried.
+    pages = rows.select("_row", "pages", "gens").explode("pages", "gens")
+    pages = pages.filter(pl.col("pages").is_in(claimed["pages"].unique().implode()))
+    pages = pages.join(rows.select("_row", *KEY, "pool", "ev", "since"), on="_row", maintain_order="left")
     known = facts(context, ["false_done"]).select(*KEY, "pool", "pages").explode("pages")
     met = (
         pages.join(claimed, on=[*KEY, "pool", "pages"])
@@ -115,26 +118,40 @@ def _claimed_pages(context: Context, claims: pl.DataFrame) -> pl.DataFrame:
     wanted = (begin < pl.col("claimed")) & (begin + pl.col("size") > pl.col("tok_first").fill_null(0))
     full = (begin + pl.col("size") <= pl.col("claimed")).fill_null(False)
     pages = places.filter(wanted.fill_null(True)).select(
-        *KEY, pl.col("dst_pool").alias("pool"), pl.col("dst_pages").alias("pages"), "done_ev", full=full
+        *KEY,
+        pl.col("dst_pool").alias("pool"),
+        pl.col("dst_pages").alias("pages"),
+        "done_ev",
+        full=full,
+        begin=begin.fill_null(0),
+        end=(begin + pl.col("size")).fill_null(2**62),
     )
-    touched = _landings(context, pages).with_columns(touched=True)
+    touched = pages.join(_landings(context, pages), on=[*KEY, "pool"]).filter(
+        (pl.col("landed_from") < pl.col("end")) & (pl.col("landed_to") > pl.col("begin"))
+    )
+    seen = touched.select(*KEY, "pool", "pages").unique().with_columns(touched=True)
     return (
-        pages.join(touched, on=[*KEY, "pool", "pages"], how="left")
+        pages.join(seen, on=[*KEY, "pool", "pages"], how="left")
         .filter(pl.col("full") | pl.col("touched").is_null())
-        .drop("full", "touched")
+        .select(*KEY, "pool", "pages", "done_ev")
     )
 
 
 def _landings(context: Context, pages: pl.DataFrame) -> pl.DataFrame:
-    """The pages on which something landed by transfer, for the requests in `pages`."""
-    landed = context.page_events.filter(
+    """The positions at which something landed by transfer, for the requests in `pages`."""
+    landed = context.events.filter(
         (pl.col("event") == "page.write")
         & (pl.col("op") == "transfer")
         & (pl.col("phase") != "begin").fill_null(True)
         & pl.col("request").is_in(pages["request"].unique().implode())
     )
-    named = landed.select("request", pl.col("incarnation").cast(pl.Int32).fill_null(0), "pool", "pages")
-    return named.explode("pages").unique().collect()
+    return landed.select(
+        "request",
+        pl.col("incarnation").cast(pl.Int32).fill_null(0),
+        "pool",
+        landed_from=pl.col("tok_first").fill_null(0),
+        landed_to=pl.col("tok_end").fill_null(2**62),
+    ).collect()
 
 
 RULE = Rule(
