@@ -32,7 +32,7 @@ def audit(
     output: OutputOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Judge all that the store holds, and keep the result in it; or one trace, without a store.
+    """Judge the whole store and keep the result in it; or one trace, without a store.
 
     Status 1 when there is a finding of leak, integrity or exposure.
 

@@ -39,7 +39,7 @@ def demo(
     open_: Annotated[bool, typer.Option("--open", help="Then show what there is to look at.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Find a real engine's recorded leak and explain it, then 155 in thirteen generated days.
+    """Find a real engine's recorded leak and explain it, then 155 generated ones.
 
     Status 0 when exactly what is known to have happened was found, else 2.
     """

@@ -37,7 +37,7 @@ def explain(
     output: OutputOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Tell what happened in sentences, then show the evidence, and the SQL that brings it up."""
+    """Tell what happened in sentences, with the evidence and the SQL that brings it up."""
     printer = Printer.choose(format, output)
     dossier = open_dossier(find_answer(store, trace, quiet=quiet), ident)
     if printer.for_people:

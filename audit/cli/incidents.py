@@ -48,7 +48,7 @@ def incidents(
     if verdict:
         rows = rows.filter(pl.col("verdict").is_in([str(v) for v in verdict]))
     if tenant is not None:
-        name = tenant if trace is not None else tenant_name(store, tenant)
+        name = tenant if trace is not None else tenant_name(tenant)
         rows = rows.filter((pl.col("tenant") == name) | pl.col("other_tenants").list.contains(name))
     if request is not None:
         rows = rows.filter(pl.col("request") == request)

@@ -32,7 +32,7 @@ def page(
     output: OutputOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Show the life of one page: who held it, what was written and read, where findings point.
+    """Show the life of one page: holders, writes, reads, and where findings point.
 
     The generation counts the page's allocations on record, unless the source states it.
     """

@@ -48,7 +48,7 @@ def request(
     output: OutputOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Show one request: verdict, findings, the pages it held, what all sources recorded of it."""
+    """Show one request: verdict, findings, pages held, what every source recorded."""
     printer = Printer.choose(format, output)
     answer = find_answer(store, trace, quiet=quiet, required=False)
     dossier = open_request(answer, ident)

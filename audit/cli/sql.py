@@ -29,7 +29,7 @@ _EXPLAIN = re.compile(r"\s*explain\s+(\([^)]*\)\s*)?(analyze\s+)?", re.IGNORECAS
 def sql(
     context: typer.Context,
     query: Annotated[
-        str | None, typer.Argument(metavar="[QUERY]", help="One SELECT; default: what standard input holds.")
+        str | None, typer.Argument(metavar="QUERY", help="One SELECT; default: what standard input holds.")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Most rows; 0 for all.")] = ROWS,

@@ -21,9 +21,10 @@ def open_or_create_store(path: Path) -> Store:
     return Store.create(path, exist_ok=True, pseudonyms=Pseudonyms.from_environment())
 
 
-def tenant_name(path: Path, tenant: str) -> str:
-    """The name under which the store at `path` keeps a tenant: its pseudonym, in a store of pseudonyms."""
+def tenant_name(tenant: str) -> str:
+    """The name under which an open store keeps a tenant: its pseudonym, where there is a key for pseudonyms.
+
+    A store that keeps tenants as recorded does not open while there is one.
+    """
     key = Pseudonyms.from_environment()
-    if key is None or key.made(tenant) or open_store(path).info()["tenants"] != "pseudonyms":
-        return tenant
-    return key.of(tenant)
+    return tenant if key is None or key.made(tenant) else key.of(tenant)

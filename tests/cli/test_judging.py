@@ -138,6 +138,18 @@ def test_incidents_filtered(command: Command, recorded: Path, options: list[str]
     assert [row["request"] for row in said.rows] == requests
 
 
+def test_tenant_of_a_store_of_pseudonyms_is_found_by_name(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVWITNESS_TENANT_KEY", "0123456789abcdef")
+    store = tmp_path / "store"
+    command("import", LEAK, "--store", store)
+    command("audit", "--store", store)
+    rows = command("incidents", "--store", store, "--tenant", "t-birch").rows
+    assert [row["request"] for row in rows] == ["r2002"]
+    assert rows[0]["tenant"] != "t-birch"
+
+
 def test_answer_that_events_have_outrun_says_so(command: Command, tmp_path: Path) -> None:
     store = tmp_path / "store"
     command("import", LEAK, "--store", store)
