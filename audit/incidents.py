@@ -36,14 +36,16 @@ def group(findings: pl.DataFrame, context: Context) -> pl.DataFrame:
     """One row per incident, strongest first.
 
     Columns: incident, verdict, severity order by verdict, request, incarnation, tenant, engine, rules (list, those
-    of the strongest verdict first), other_requests, other_tenants, pools (list of struct pool, pages, gens: the pages of
-    the findings that carry the incident's verdict), first_ns, last_ns, findings (how many), evs.
+    of the strongest verdict first), other_requests, other_tenants, pools (list of struct pool, pages, gens: the pages
+    of the findings that carry the incident's verdict), first_ns, last_ns, findings (how many), evs.
     """
     if findings.is_empty():
         return _empty()
     rows = findings.with_columns(strength=_strength()).with_columns(
         subject=pl.when(pl.col("request").is_null()).then(
-            pl.concat_str(pl.col("rule"), pl.col("engine").fill_null(""), pl.col("tenant").fill_null(""), separator="\x1f")
+            pl.concat_str(
+                pl.col("rule"), pl.col("engine").fill_null(""), pl.col("tenant").fill_null(""), separator="\x1f"
+            )
         )
     )
     key = ["request", "incarnation", "subject"]

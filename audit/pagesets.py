@@ -10,8 +10,8 @@ import pyarrow as pa
 def union_pages(groups: pl.Series, pages: pl.Series, gens: pl.Series) -> pl.DataFrame:
     """The pages of each group once, in ascending order, each with the highest generation seen.
 
-    `groups` are small non-negative numbers, `pages` and `gens` parallel lists, one per row; an empty or null `gens` list
-    stands for unknown generations. Returns `group`, `pages`, `gens` (parallel; empty where none is known).
+    `groups` are small non-negative numbers, `pages` and `gens` parallel lists, one per row; an empty or null `gens`
+    list stands for unknown generations. Returns `group`, `pages`, `gens` (parallel; empty where none is known).
     """
     lengths = pages.list.len().fill_null(0).to_numpy().astype(np.int64)
     owner = np.repeat(groups.to_numpy().astype(np.int64), lengths)

@@ -21,6 +21,7 @@ from kvwitness.audit.rules.model import FINDING_SCHEMA, Context, Rule
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction that is done."""
 
+
 def _silent(what: str, done: float) -> None:
     return None
 

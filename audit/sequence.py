@@ -1,7 +1,8 @@
 """The events of a store in replay order, kept between audits so that the next one reads only what is new.
 
-A directory of Parquet parts, each a stretch of time: the event columns, and what `kvwitness.audit.provenance.order` adds.
-Events that come late, for a time that has been dealt with, make the parts from there on void; they are put in order again.
+A directory of Parquet parts, each a stretch of time: the event columns, and what `kvwitness.audit.provenance.order`
+adds. Events that come late, for a time that has been dealt with, make the parts from there on void; they are put in
+order again.
 Everything here can be built anew from the store.
 """
 
@@ -12,6 +13,7 @@ import os
 from collections.abc import Sequence as Sequence_
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -77,7 +79,11 @@ class Sequence:
         if self.held is not None and part is self.parts[-1]:
             return self.held.select(columns)
         path = self.path(part)
-        return _with_lists(pl.scan_parquet(path, glob=False), pl.scan_parquet(lists_of(path), glob=False)).select(columns).collect()
+        return (
+            _with_lists(pl.scan_parquet(path, glob=False), pl.scan_parquet(lists_of(path), glob=False))
+            .select(columns)
+            .collect()
+        )
 
     def use(self) -> pl.DataFrame:
         """`pool_use` of the whole sequence."""
@@ -176,7 +182,7 @@ def _stretches(new: pl.LazyFrame, count: int, whole: Snapshot | None) -> Sequenc
         rows += n
     bounds = [None, *cuts, None]
     frames: list[pl.LazyFrame | pl.DataFrame] = []
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in pairwise(bounds):
         frame = new
         if low is not None:
             frame = frame.filter(at >= low)
@@ -196,7 +202,11 @@ def _all_of(snapshot: Snapshot) -> pl.DataFrame:
 
 
 def _write(
-    directory: Path, events: pl.LazyFrame | pl.DataFrame, earlier: list[Part], disk: ThreadPoolExecutor, pending: list[Future[None]]
+    directory: Path,
+    events: pl.LazyFrame | pl.DataFrame,
+    earlier: list[Part],
+    disk: ThreadPoolExecutor,
+    pending: list[Future[None]],
 ) -> tuple[Part, pl.DataFrame]:
     """Put one stretch in order and keep it; the disk may still be busy with it afterwards."""
     first = earlier[-1].first_ev + earlier[-1].rows if earlier else 0

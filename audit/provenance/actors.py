@@ -83,8 +83,11 @@ class Actors:
         return joined["actor"].fill_null(0).to_numpy().copy()
 
     def _holder_rows(self) -> list[tuple[int, str, int]]:
-        split = ((actor, *key.split("\x1f")) for key, actor in self.holders.items())
-        return [(actor, kind, int(tenant)) for actor, kind, tenant in split]
+        rows = []
+        for key, actor in self.holders.items():
+            kind, _, tenant = key.partition("\x1f")
+            rows.append((actor, kind, int(tenant)))
+        return rows
 
     def columns(self) -> dict[str, I64]:
         """The columns of the kernel's table of actors."""

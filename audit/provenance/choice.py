@@ -1,4 +1,4 @@
-"""Which form of the kernel to run: compiling costs the better part of a minute once, interpreting costs a lot per page."""
+"""Which form of the kernel to run: compiling costs its while once, interpreting costs a lot per page."""
 
 from __future__ import annotations
 

@@ -52,11 +52,41 @@ OP_CODES = {
 }
 REASON_FLAGS = {"timeout": k.F_TIMEOUT, "window": k.F_WINDOW, "preempt": k.F_PREEMPT}
 
-COLUMNS = (
-    "ev ref_ns time_ns event source request incarnation tenant pool pages to_pool to_pages tok_first tok_end gen holder "
-    "reason to op phase key digest step dummy transfer src_pool src_pages src_gen dst_pool dst_pages tokens until_ns "
-    "reserved"
-).split()
+COLUMNS = [
+    "ev",
+    "ref_ns",
+    "time_ns",
+    "event",
+    "source",
+    "request",
+    "incarnation",
+    "tenant",
+    "pool",
+    "pages",
+    "to_pool",
+    "to_pages",
+    "tok_first",
+    "tok_end",
+    "gen",
+    "holder",
+    "reason",
+    "to",
+    "op",
+    "phase",
+    "key",
+    "digest",
+    "step",
+    "dummy",
+    "transfer",
+    "src_pool",
+    "src_pages",
+    "src_gen",
+    "dst_pool",
+    "dst_pages",
+    "tokens",
+    "until_ns",
+    "reserved",
+]
 """Event columns that the replay looks at."""
 
 
@@ -76,7 +106,8 @@ class Interner:
     def _part(self, part: pa.DictionaryArray) -> I64:
         names = part.dictionary.to_pylist()
         table = np.array([self.codes.setdefault(name, len(self.codes)) for name in names] + [-1], np.int64)
-        return table[part.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+        codes: I64 = table[part.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+        return codes
 
 
 @dataclass(frozen=True)
@@ -91,6 +122,7 @@ class Encoded:
 
     @property
     def count(self) -> int:
+        """Number of events."""
         return len(self.columns["kind"])
 
 

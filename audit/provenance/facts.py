@@ -16,7 +16,10 @@ from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.pools import Pools
 
 FACTS: dict[int, tuple[str, str]] = {
-    k.X_UNWRITTEN: ("unwritten", "read of positions with no complete write in the live generation; other = old writer; x = 1: sent unwritten"),
+    k.X_UNWRITTEN: (
+        "unwritten",
+        "read of positions with no complete write in the live generation; other = old writer; x = 1: sent unwritten",
+    ),
     k.X_FOREIGN: ("foreign", "read of what another wrote, unadmitted; x = 1: it came with the reader's own transfer"),
     k.X_NOT_READY: ("not_ready", "such a read while the write was open, or through a share of what was not written"),
     k.X_TAINTED: ("tainted", "sound-looking read of what `other` computed after an unsound read of its own"),

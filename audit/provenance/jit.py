@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,8 +61,7 @@ def _signature(function: Callable[..., Any]) -> Any:
 
     Without it numba would compile a function anew for every mixture of 32- and 64-bit arguments it is called with.
     """
-    import numba
-
+    numba: Any = import_module("numba")  # its own types do not describe the options used here
     from kvwitness.audit.provenance.kernel import layout
 
     results = {
@@ -71,7 +71,7 @@ def _signature(function: Callable[..., Any]) -> Any:
         "tuple[int, int]": numba.types.UniTuple(numba.int64, 2),
         "tuple[int, int, int]": numba.types.UniTuple(numba.int64, 3),
     }
-    parameters = []
+    parameters: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
         name = parameter.name
         if name in RECORDS:
@@ -91,8 +91,7 @@ def kernel(function: F) -> F:
     """Compile a kernel function, or load its machine code; nothing of Python remains in it, no bounds are checked."""
     if not compiling:
         return function
-    import numba
-
+    numba: Any = import_module("numba")
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(cache_dir())
     try:

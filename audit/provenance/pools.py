@@ -19,9 +19,17 @@ MAX_PAGES = 1 << 28
 
 DEFAULT_TOKENS = 16
 
-PAGE_EVENTS = (
-    "page.alloc page.free page.share page.publish page.unpublish page.write page.read page.copy page.move"
-).split()
+PAGE_EVENTS = [
+    "page.alloc",
+    "page.free",
+    "page.share",
+    "page.publish",
+    "page.unpublish",
+    "page.write",
+    "page.read",
+    "page.copy",
+    "page.move",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class Pools:
 
     @property
     def index(self) -> dict[str, int]:
+        """Name -> number."""
         return {name: n for n, name in enumerate(self.names)}
 
 
@@ -57,7 +66,12 @@ def pool_use(events: pl.DataFrame) -> pl.DataFrame:
         )
     ]
     rows = pl.concat(named).filter(pl.col("pool").is_not_null())
-    return rows.group_by("pool", "source", "event").agg(pl.col("last", "guess").max()).sort("pool", "source", "event").collect()
+    return (
+        rows.group_by("pool", "source", "event")
+        .agg(pl.col("last", "guess").max())
+        .sort("pool", "source", "event")
+        .collect()
+    )
 
 
 def pools_of(use: pl.DataFrame, events: pl.LazyFrame) -> Pools:
@@ -78,7 +92,12 @@ def pools_of(use: pl.DataFrame, events: pl.LazyFrame) -> Pools:
     declared = (
         events.filter(pl.col("event") == "engine.pool")
         .group_by("pool")
-        .agg(pl.col("page_tokens").first(), pl.col("pages_total").max(), pl.col("kind").first(), pl.col("sharing").first())
+        .agg(
+            pl.col("page_tokens").first(),
+            pl.col("pages_total").max(),
+            pl.col("kind").first(),
+            pl.col("sharing").first(),
+        )
     )
     first_seq = events.group_by("source").agg(pl.col("seq").min().alias("first_seq"))
     table = (
@@ -111,7 +130,9 @@ def _numbered(rows: pl.DataFrame, sources: list[str]) -> Pools:
         guess = row["guess"]
         table[n]["base"] = base
         table[n]["size"] = size
-        table[n]["tokens"] = row["page_tokens"] or (1 << max(0, int(guess - 1).bit_length()) if guess else DEFAULT_TOKENS)
+        table[n]["tokens"] = row["page_tokens"] or (
+            1 << max(0, int(guess - 1).bit_length()) if guess else DEFAULT_TOKENS
+        )
         table[n]["ordinals"] = (row["kind"] or "kv") in PLACED_KINDS
         table[n]["sharing"] = {"none": k.SHARE_NONE, "tenant": k.SHARE_TENANT}.get(row["sharing"] or "", k.SHARE_GLOBAL)
         table[n]["source"] = numbers.get(row["source"], -1)

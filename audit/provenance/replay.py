@@ -115,7 +115,7 @@ class Replay:
     def used(self, table: str) -> int:
         """How many rows of one of its tables the kernel has filled."""
         counted = table.removeprefix("_")
-        if counted in (k.COUNTERS.names or ()) and counted not in ("steps",):
+        if counted in (k.COUNTERS.names or ()) and counted != "steps":
             return self._count(counted)
         return len(getattr(self, table))
 

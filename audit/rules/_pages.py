@@ -97,7 +97,9 @@ def _late_landings(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
         return rows
     landings = (
         context.events.filter(
-            (pl.col("event") == "page.write") & (pl.col("op") == "transfer") & (pl.col("phase") != "begin").fill_null(True)
+            (pl.col("event") == "page.write")
+            & (pl.col("op") == "transfer")
+            & (pl.col("phase") != "begin").fill_null(True)
         )
         .select(
             *[pl.col(k) for k in ("request", "pool")],
@@ -133,7 +135,9 @@ def _against_losses(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     if losses.is_empty():
         return rows
     reporters = (
-        context.events.filter(pl.col("source").is_in(losses["source"].unique().to_list()) & pl.col("pool").is_not_null())
+        context.events.filter(
+            pl.col("source").is_in(losses["source"].unique().to_list()) & pl.col("pool").is_not_null()
+        )
         .select("pool", loser="source")
         .unique()
         .collect()

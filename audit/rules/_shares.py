@@ -23,9 +23,7 @@ def publications(context: Context) -> pl.DataFrame:
 
 def _publications(context: Context) -> pl.DataFrame:
     published = context.events.filter((pl.col("event") == "page.publish") & pl.col("key").is_not_null())
-    asked = context.requests.lazy().select(
-        *KEY, asked_salt="salt_hmac", asked_adapter="adapter", asked_tenant="tenant"
-    )
+    asked = context.requests.lazy().select(*KEY, asked_salt="salt_hmac", asked_adapter="adapter", asked_tenant="tenant")
     rows = published.select(
         "pool",
         "key",
@@ -61,9 +59,7 @@ def shares(context: Context) -> pl.DataFrame:
 
 def _shares(context: Context) -> pl.DataFrame:
     published = publications(context)
-    shared = keyed(
-        context.events.filter((pl.col("event") == "page.share") & pl.col("key").is_not_null())
-    ).sort("ev")
+    shared = keyed(context.events.filter((pl.col("event") == "page.share") & pl.col("key").is_not_null())).sort("ev")
     rows = shared.select(
         *KEY, "ev", "ref_ns", "site", "pool", "key", "pages", "tok_first", "tok_end", "digest", "ns"
     ).collect()
@@ -91,9 +87,7 @@ def _shares(context: Context) -> pl.DataFrame:
 
 def _attach(rows: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
     inside = pl.col("pages").list.set_difference("pub_pages").list.len() == 0
-    latest = rows.join_asof(
-        published, left_on="ev", right_on="pub_ev", by=["pool", "key"], check_sortedness=False
-    )
+    latest = rows.join_asof(published, left_on="ev", right_on="pub_ev", by=["pool", "key"], check_sortedness=False)
     good = latest.filter(inside.fill_null(False))
     # The latest publication names other pages: look at all earlier ones of the key. Few shares get here.
     rest = rows.join(good.select("ev"), on="ev", how="anti")

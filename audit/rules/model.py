@@ -34,21 +34,21 @@ STRENGTH: Mapping[str, int] = {v: n for n, v in enumerate(reversed(list(Verdict)
 
 FINDING_SCHEMA = pl.Schema(
     {
-        "rule": pl.String,
-        "verdict": pl.String,
-        "request": pl.String,  # null: the finding belongs to an engine or a tenant
-        "incarnation": pl.Int32,
-        "tenant": pl.String,
-        "engine": pl.String,
-        "other_requests": pl.List(pl.String),
-        "other_tenants": pl.List(pl.String),  # whose content was readable; kept only where the verdict is `leak`
-        "pool": pl.String,
-        "pages": pl.List(pl.UInt32),
-        "gens": pl.List(pl.Int64),  # parallel to pages, or empty
-        "evs": pl.List(pl.Int64),  # `ev` of the events that prove it, in replay order
-        "time_ns": pl.Int64,  # reference time of the first of them
-        "why": pl.String,  # one sentence of facts, never a presumed cause
-        "missing": pl.String,  # unproven only: the telemetry that would decide
+        "rule": pl.String(),
+        "verdict": pl.String(),
+        "request": pl.String(),  # null: the finding belongs to an engine or a tenant
+        "incarnation": pl.Int32(),
+        "tenant": pl.String(),
+        "engine": pl.String(),
+        "other_requests": pl.List(pl.String()),
+        "other_tenants": pl.List(pl.String()),  # whose content was readable; kept only where the verdict is `leak`
+        "pool": pl.String(),
+        "pages": pl.List(pl.UInt32()),
+        "gens": pl.List(pl.Int64()),  # parallel to pages, or empty
+        "evs": pl.List(pl.Int64()),  # `ev` of the events that prove it, in replay order
+        "time_ns": pl.Int64(),  # reference time of the first of them
+        "why": pl.String(),  # one sentence of facts, never a presumed cause
+        "missing": pl.String(),  # unproven only: the telemetry that would decide
     }
 )
 

@@ -65,9 +65,7 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
         incarnation="incarnation",
         verdict=pl.when("strangers").then(pl.lit("leak")).otherwise(pl.lit("integrity")),
         other_requests=pl.concat_list("old_holder").list.drop_nulls(),
-        other_tenants=pl.when("strangers")
-        .then(pl.concat_list("old_tenant"))
-        .otherwise(pl.lit([], pl.List(pl.String))),
+        other_tenants=pl.when("strangers").then(pl.concat_list("old_tenant")).otherwise(pl.lit([], pl.List(pl.String))),
         why=pl.format(
             "{} page(s) still had the bytes that they had under {} one generation earlier",
             pl.col("pages").list.len(),

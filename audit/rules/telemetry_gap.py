@@ -52,9 +52,7 @@ def _lives(context: Context) -> pl.DataFrame:
     """The life of each request on each source that has a gap, as events of that source tell it."""
     sources = context.gaps["source"].unique().to_list()
     named = keyed(context.events.filter(pl.col("source").is_in(sources)))
-    given_up = (pl.col("event") == "page.free") & ~pl.col("reason").is_in(["window", "preempt"]).fill_null(
-        False
-    )
+    given_up = (pl.col("event") == "page.free") & ~pl.col("reason").is_in(["window", "preempt"]).fill_null(False)
     over = given_up | pl.col("event").is_in(ENDS)
     spans = (
         named.with_columns(over=over)
@@ -158,11 +156,7 @@ def _describe(rows: pl.DataFrame) -> pl.DataFrame:
             pl.when(pl.col("reason") == "midlife")
             .then(pl.format("{} was alive on {} before its record begins", "request", "source"))
             .when(pl.col("reason") == "state")
-            .then(
-                pl.format(
-                    "the state of pages that {} met was last known to {} before a loss", "request", "source"
-                )
-            )
+            .then(pl.format("the state of pages that {} met was last known to {} before a loss", "request", "source"))
             .otherwise(pl.format("{} was alive on {}", "request", "source"))
         )
     events = pl.coalesce(
@@ -201,8 +195,7 @@ RULE = Rule(
         Param(
             "skew_s",
             1.0,
-            "how much earlier than its reception a request may be seen on a source whose record begins "
-            "mid-life",
+            "how much earlier than its reception a request may be seen on a source whose record begins mid-life",
             "s",
         ),
     ),

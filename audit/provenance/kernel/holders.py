@@ -126,7 +126,9 @@ def alloc_page(
 
 
 @kernel
-def let_go(S: Any, C: Any, ST: Any, FR: Any, FG: Any, CT: Any, ev: int, g: int, page: int, pool: int, actor: int) -> None:
+def let_go(
+    S: Any, C: Any, ST: Any, FR: Any, FG: Any, CT: Any, ev: int, g: int, page: int, pool: int, actor: int
+) -> None:
     """The last holder is gone; if a running step names the page, that is a fact."""
     state = S[g]
     cold = C[g]
@@ -295,7 +297,12 @@ def admits(
         return -2 if writer >= 0 and A[writer].tenant == A[actor].tenant else -1
     entry = -1
     record = -1
-    if previous >= 0 and PP[previous + 1].page == page and PP[previous + 1].gen == S[g].gen and PP[previous + 1].pool == pool:
+    if (
+        previous >= 0
+        and PP[previous + 1].page == page
+        and PP[previous + 1].gen == S[g].gen
+        and PP[previous + 1].pool == pool
+    ):
         entry = previous + 1
         record = publication_of(PB, K, key, entry)
     if record < 0:

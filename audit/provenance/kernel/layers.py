@@ -56,9 +56,7 @@ def push_layer(
     """Record that [lo, hi) of page g now holds what `writer` wrote at event `ev` in generation `gen`."""
     state = S[g]
     if state.hi > state.lo:
-        same = (
-            state.writer == writer and state.lgen == gen and state.lflags == flags and state.origin == origin
-        )
+        same = state.writer == writer and state.lgen == gen and state.lflags == flags and state.origin == origin
         if same and lo <= state.hi and hi >= state.lo:
             lo = min(lo, state.lo)
             hi = max(hi, state.hi)

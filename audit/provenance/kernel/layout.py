@@ -15,8 +15,8 @@ def _record(dtype: str, names: str) -> np.dtype[np.void]:
 
 EVENT = _record(
     "i8",
-    "kind actor rp pool p_off p_n tok0 tok1 op phase time gen_given flags ref pool2 rp2 q_off q_n v_off v_n tokens source "
-    "key digest",
+    "kind actor rp pool p_off p_n tok0 tok1 op phase time gen_given flags ref pool2 rp2 q_off q_n v_off v_n tokens "
+    "source key digest",
 )
 """An event. `p_*`, `q_*`, `v_*`: its lists of pages, second pages and generations; `rp`: the row of (actor, pool)."""
 
@@ -73,8 +73,8 @@ FACT_PAGE = _record("i4", "row page gen lo hi")
 
 COUNTERS = _record(
     "i8",
-    "facts facts0 pages layers layer_free nodes node_free shares share_pages pubs pub_pages transfers transfer_pages reads "
-    "read_pages steps depth page_events orphan_ns ev0 scratch time",
+    "facts facts0 pages layers layer_free nodes node_free shares share_pages pubs pub_pages transfers transfer_pages "
+    "reads read_pages steps depth page_events orphan_ns ev0 scratch time",
 )
 
 N_STEPS = 4096
@@ -108,7 +108,9 @@ TS_DONE, TS_FAILED, TS_DRAINED = 1, 2, 4
 ) = range(19)
 
 # operations of reads and writes
-OP_FORWARD, OP_TRANSFER, OP_LOAD, OP_COPY, OP_SCRUB, OP_DUMMY, OP_DECODE, OP_PREFILL, OP_OFFLOAD, OP_OPEN_READ = range(10)
+OP_FORWARD, OP_TRANSFER, OP_LOAD, OP_COPY, OP_SCRUB, OP_DUMMY, OP_DECODE, OP_PREFILL, OP_OFFLOAD, OP_OPEN_READ = range(
+    10
+)
 
 # phases
 PH_WHOLE, PH_BEGIN, PH_END = range(3)

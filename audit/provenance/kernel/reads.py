@@ -169,7 +169,9 @@ def report(
         emit(FR, FG, CT, X_FOREIGN, ev, actor, w, wev, since, pool, page, gen, x, y, 0)
     else:
         b = -1 if w == NEVER or w == actor or flags & LF_BLANK else w
-        arrived = 1 if w == actor and flags & LF_BLANK else 0  # it came with the reader's own transfer, from where nobody had written
+        arrived = (
+            1 if w == actor and flags & LF_BLANK else 0
+        )  # it came with the reader's own transfer, from where nobody had written
         emit(FR, FG, CT, X_UNWRITTEN, ev, actor, b, wev, since, pool, page, gen, x, y, arrived)
         if share > 0 or open_write_covers(C, N, S, g, x, y):
             emit(FR, FG, CT, X_NOT_READY, ev, actor, b, wev, since, pool, page, gen, x, y, 0)

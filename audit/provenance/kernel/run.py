@@ -100,8 +100,8 @@ def cover(R: Any, rp: int, lo: int, hi: int) -> None:
 
 @kernel
 def end_of_read(
-    E: Any, e: int, ev: int, G1: Any, S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, RR: Any, RG: Any,
-    TR: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
+    E: Any, e: int, ev: int, G1: Any, S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, RR: Any,
+    RG: Any, TR: Any, SCR: Any, FR: Any, FG: Any, CT: Any,
 ) -> bool:  # fmt: skip
     """page.read with phase end; returns whether a read of that shape was open."""
     actor, rp, base = E[e].actor, E[e].rp, P[E[e].pool].base
@@ -220,8 +220,8 @@ def read_event(
 
 @kernel
 def write_page(
-    S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, TR: Any, TP: Any, SCR: Any, FR: Any, FG: Any,
-    CT: Any, ev: int, g: int, number: int, pool: int, lo: int, hi: int, actor: int, rp: int, op: int, phase: int,
+    S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, TR: Any, TP: Any, SCR: Any, FR: Any,
+    FG: Any, CT: Any, ev: int, g: int, number: int, pool: int, lo: int, hi: int, actor: int, rp: int, op: int, phase: int,
     stated: int, place: int, time: int,
 ) -> None:  # fmt: skip
     """One page of a write that is not plainly its owner's own."""
@@ -255,8 +255,8 @@ def write_page(
 
 @kernel
 def arrives_plain(
-    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any, TR: Any, TP: Any,
-    ev: int, rp: int, actor: int, page0: int, page1: int, first: int, n: int, tok0: int, tok1: int, time: int,
+    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any, TR: Any,
+    TP: Any, ev: int, rp: int, actor: int, page0: int, page1: int, first: int, n: int, tok0: int, tok1: int, time: int,
 ) -> bool:  # fmt: skip
     """Whether a transfer write brings nothing but the request's own complete content, all of it from one transfer."""
     record = record_for(TR, TP, R, rp, page0, actor, first)
@@ -433,9 +433,7 @@ def free_event(
     actor, rp, pool, off, n, to = E[e].actor, E[e].rp, E[e].pool, E[e].p_off, E[e].p_n, E[e].ref
     base = P[pool].base
     anyone = E[e].flags & F_ANYONE != 0
-    late = (
-        A[actor].type == T_REQUEST and A[actor].end >= 0 and E[e].time - A[actor].end > CT.orphan_ns
-    )
+    late = A[actor].type == T_REQUEST and A[actor].end >= 0 and E[e].time - A[actor].end > CT.orphan_ns
     timeout = False
     if E[e].flags & F_TIMEOUT and rp >= 0:
         record = R[rp].transfer

@@ -8,8 +8,8 @@ from kvwitness.audit.provenance.jit import kernel
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layers import NEVER, resolve
 from kvwitness.audit.provenance.kernel.layout import (
-    LF_FOREIGN_ORIGIN,
     LF_BLANK,
+    LF_FOREIGN_ORIGIN,
     LF_TAINT,
     LF_UNKNOWN,
     PF_KNOWN,
