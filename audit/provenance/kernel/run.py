@@ -221,8 +221,8 @@ def read_event(
 @kernel
 def write_page(
     S: Any, C: Any, L: Any, N: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, TR: Any, TP: Any, SCR: Any, FR: Any,
-    FG: Any, CT: Any, ev: int, g: int, number: int, pool: int, lo: int, hi: int, actor: int, rp: int, op: int, phase: int,
-    stated: int, place: int, time: int,
+    FG: Any, CT: Any, ev: int, g: int, number: int, pool: int, lo: int, hi: int, actor: int, rp: int, op: int,
+    phase: int, stated: int, place: int, time: int,
 ) -> None:  # fmt: skip
     """One page of a write that is not plainly its owner's own."""
     if phase == PH_BEGIN:
