@@ -97,8 +97,7 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
         raise StoreError(
             f"store.duckdb could not be built: {exc}.",
             "The segments are not touched. Run `kvwitness store verify` to see whether one of them is "
-            "damaged; if the "
-            "disk is full, free space and run `kvwitness store publish`.",
+            "damaged; if the disk is full, free space and run `kvwitness store publish`.",
         ) from exc
 
 
@@ -184,10 +183,9 @@ def _segments_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Man
         branches.append(
             f"SELECT substr(file_name, {cut}), '{kind}', (j->>'rows')::BIGINT, (j->>'min_time_ns')::BIGINT, "
             "(j->>'max_time_ns')::BIGINT, (j->>'created_ns')::BIGINT, (j->>'schema_version')::INTEGER, "
-            "j->>'sha256' "
-            "FROM (SELECT file_name, decode(value)::JSON AS j "
-            f"FROM parquet_kv_metadata({sql.text(f'{root}/{pattern}')}) "
-            f"WHERE key = {sql.text(METADATA_KEY.decode())}::BLOB{where}) WHERE (j->>'rows')::BIGINT > 0"
+            "j->>'sha256' FROM (SELECT file_name, decode(value)::JSON AS j FROM "
+            f"parquet_kv_metadata({sql.text(f'{root}/{pattern}')}) WHERE key = "
+            f"{sql.text(METADATA_KEY.decode())}::BLOB{where}) WHERE (j->>'rows')::BIGINT > 0"
         )
     con.execute("CREATE VIEW segments AS " + " UNION ALL ".join(branches))
     _comment(con, "segments", "The files that hold the events: sealed, imported and live.", {})

@@ -64,8 +64,7 @@ def storage_error(exc: OSError, doing: str, path: Path | str) -> StoreError:
         return DiskFull(
             f"The disk is full: {reason} while {doing} {path}.",
             "Records that were acknowledged before are safe. Free space, or raise the quota or file size "
-            "limit, "
-            "then try again: `kvwitness store compact` removes files that are no longer needed, and "
+            "limit, then try again: `kvwitness store compact` removes files that are no longer needed, and "
             "`kvwitness store retain` removes old records.",
         )
     if exc.errno in _READ_ONLY:
@@ -81,8 +80,7 @@ def storage_error(exc: OSError, doing: str, path: Path | str) -> StoreError:
     return DiskFailure(
         f"The disk reported an error: {reason} while {doing} {path}.",
         "What was being written is not acknowledged; what was acknowledged before is not touched. Check the "
-        "device "
-        "and the system log, then run `kvwitness store verify`.",
+        "device and the system log, then run `kvwitness store verify`.",
     )
 
 

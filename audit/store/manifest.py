@@ -190,8 +190,7 @@ def _damaged(path: Path, exc: Exception) -> StoreError:
     return StoreError(
         f"The manifest {path} is damaged: {exc}.",
         "It is replaced atomically, so this comes from the disk or from an edit. Restore manifest.json from "
-        "a backup; "
-        "the segments in live/, imports/ and sealed/ are not touched.",
+        "a backup; the segments in live/, imports/ and sealed/ are not touched.",
     )
 
 

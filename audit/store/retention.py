@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from kvwitness.audit.store.manifest import Manifest
 from kvwitness.audit.store.schema import STORE_SCHEMA, conform
 from kvwitness.audit.store.segment import Segment
 from kvwitness.audit.store.snapshot import Cache, Snapshot, take
-from kvwitness.audit.store.transaction import commit, maintenance_lock
+from kvwitness.audit.store.transaction import audit_lock, commit, maintenance_lock
 
 _KEYS = ["event", "request", "incarnation", "tenant", "transfer", "time_ns"]
 _REQUEST = ["request", "incarnation"]
@@ -41,7 +40,8 @@ class Removal:
     segments_rewritten: int = 0
     segments_dropped: int = 0
     results_dropped: int = 0
-    """Audit runs removed with a tenant, since their tables name it and its requests."""
+    """Audit runs removed: all of them with a tenant, since their tables name it and its requests, and those
+    from before the age."""
     quarantined_left: int = 0
     """Damaged segments in quarantine/, which cannot be searched: delete these files by hand if they may hold
     the tenant's events."""
@@ -102,7 +102,7 @@ def retain(
     """Remove events; see `Store.retain`."""
     by_tenant = tenant is not None
     grace = grace_s if grace_s is not None else 0.0 if by_tenant else GRACE_S
-    with maintenance_lock(layout, wait=True):
+    with audit_lock(layout), maintenance_lock(layout, wait=True):
         snapshot = take(layout, cache)
         # What cannot be read for certain cannot be searched for certain.
         snapshot.check()
@@ -110,6 +110,7 @@ def retain(
         affected = _affected(snapshot, doomed)
         gone = [s for s in snapshot.segments() if s.name in affected]
         new = [s for s in (_rewritten(layout, s, affected[s.name], doomed) for s in gone) if s is not None]
+        runs = [r for r in snapshot.manifest.results if older_than_ns is None or r.created_ns < older_than_ns]
         removal = Removal(
             at_ns=time.time_ns(),
             rule="tenant" if by_tenant else "age",
@@ -118,13 +119,14 @@ def retain(
             shared_requests=doomed.shared_requests,
             segments_rewritten=len(new),
             segments_dropped=len(gone) - len(new),
-            results_dropped=len(snapshot.manifest.results) if by_tenant else 0,
+            results_dropped=len(runs),
             quarantined_left=len(snapshot.manifest.quarantined) if by_tenant else 0,
             cutoff_ns=older_than_ns,
         )
-        if by_tenant:
+        if by_tenant or removal.rows:
             _clear(layout)
-        commit(layout, lambda m: _change(m, gone, new, removal, grace, drop_results=by_tenant))
+        dropped = {r.directory for r in runs}
+        commit(layout, lambda m: _change(m, gone, new, removal, grace, dropped))
         expire(layout)
     return removal
 
@@ -146,20 +148,17 @@ def _change(
     new: list[Segment],
     removal: Removal,
     grace_s: float,
-    *,
-    drop_results: bool,
+    dropped: set[str],
 ) -> Manifest:
     changes: dict[str, Any] = rewrite.replaced(manifest, gone, new, grace_s=grace_s)
     changes["removals"] = (*manifest.removals, asdict(removal))
-    if drop_results:
-        directories: Iterable[str] = (r.directory for r in manifest.results)
-        changes["retired"] = (*changes["retired"], *manifest.newly_retired(directories, grace_s=grace_s))
-        changes["results"] = ()
+    changes["results"] = tuple(r for r in manifest.results if r.directory not in dropped)
+    changes["retired"] = (*changes["retired"], *manifest.newly_retired(sorted(dropped), grace_s=grace_s))
     return manifest.next(**changes)
 
 
 def _clear(layout: Layout) -> None:
-    """The audit's checkpoints hold the tenant's pages. They go first: a new audit can make them again."""
+    """The audit's checkpoints hold what is removed. They go first: a new audit can make them again."""
     with explained("clearing", layout.checkpoints):
         for path in layout.checkpoints.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()

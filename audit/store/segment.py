@@ -310,6 +310,5 @@ def _damaged(path: Path, how: str) -> CorruptSegment:
     return CorruptSegment(
         f"The segment {path} is damaged: {how}.",
         "Restore the file from a backup, or move it aside with `kvwitness store verify --quarantine`: the "
-        "rest of the "
-        "store then stays readable, and what is missing is recorded.",
+        "rest of the store then stays readable, and what is missing is recorded.",
     )

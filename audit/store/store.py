@@ -36,7 +36,7 @@ from kvwitness.audit.store.reader import Reader, explained_reading
 from kvwitness.audit.store.results import put_result, result
 from kvwitness.audit.store.retention import Removal, retain
 from kvwitness.audit.store.segment import Segment
-from kvwitness.audit.store.transaction import commit, heal
+from kvwitness.audit.store.transaction import audit_lock, commit, heal
 from kvwitness.audit.store.verification import Problem, verify
 from kvwitness.audit.store.writer import Writer
 
@@ -91,8 +91,7 @@ class Store:
             raise StoreError(
                 f"The store {layout.root} keeps tenants {kept}.",
                 "Use the key that the store was created with, or create a new store: names and pseudonyms, "
-                "or "
-                "two keys, in one store would make one tenant look like two.",
+                "or two keys, in one store would make one tenant look like two.",
             )
         return cls(layout, pseudonyms=pseudonyms)
 
@@ -229,6 +228,16 @@ class Store:
 
     # -- results ----------------------------------------------------------------------------------------
 
+    @contextmanager
+    def auditing(self) -> Iterator[None]:
+        """Put this around an audit, from the first look at the checkpoints to `put_result`.
+
+        One audit at a time is inside; retention waits for it, so that no result or checkpoint of before comes
+        after it. Waits for its turn.
+        """
+        with audit_lock(self._layout):
+            yield
+
     def put_result(self, run_id: str, tables: Mapping[str, pl.DataFrame]) -> None:
         """Keep the tables of an audit run. Readers see the run whole or not at all; the newest ten are kept.
 
@@ -286,12 +295,13 @@ class Store:
         """Remove events for good, and say how many.
 
         `tenant`: every event that names it, every event of its requests, and the ends of their transfers;
-        with them all audit results and checkpoints, which mention it. In a store of pseudonyms give the name
-        (with the key) or the pseudonym. `older_than_ns`: every event with an earlier time. Exactly one of the
-        two.
+        with them all audit results, which mention it. In a store of pseudonyms give the name (with the key)
+        or the pseudonym. `older_than_ns`: every event with an earlier time, and the results of audits from
+        before. Exactly one of the two. Checkpoints of the audit go in both cases.
 
-        Events that arrive while it runs are not covered. The old files go at once for a tenant, and after the
-        usual grace period for age, unless `grace_s` says otherwise: queries that are running then fail.
+        Waits for a running audit. Events that arrive meanwhile are not covered. The old files go at once for
+        a tenant, and after the usual grace period for age, unless `grace_s` says otherwise: queries that are
+        running then fail.
         """
         if (tenant is None) == (older_than_ns is None):
             raise StoreError("Retention needs a tenant or an age, and not both.")

@@ -26,6 +26,21 @@ def manifest_lock(layout: Layout) -> Iterator[None]:
 
 
 @contextmanager
+def audit_lock(layout: Layout) -> Iterator[None]:
+    """Held by an audit, from reading events to keeping its result, and by retention, which makes both void.
+
+    Whoever needs the maintenance lock as well takes this one first.
+    """
+    lock = FileLock(layout.lock("audit"))
+    with explained("locking", lock.path):
+        lock.acquire(wait=True)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
 def maintenance_lock(layout: Layout, *, wait: bool) -> Iterator[None]:
     """Held by the one process that rewrites segments: compaction, retention, migration, quarantine.
 

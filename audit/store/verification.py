@@ -23,8 +23,7 @@ from kvwitness.audit.store.transaction import maintenance_lock
 
 _RESTORE = (
     "Restore the file from a backup, or record the loss with `kvwitness store verify --quarantine`; until "
-    "then "
-    "queries and audits over the whole store fail."
+    "then queries and audits over the whole store fail."
 )
 _PUBLISH = "Run `kvwitness store publish`."
 
@@ -92,8 +91,7 @@ def old_schema(segments: Sequence[Segment]) -> list[Problem]:
             "old-schema",
             s.name,
             f"{s.name} has schema version {s.schema_version}, the store {SCHEMA_VERSION}: a collector of "
-            f"another "
-            "version writes into it.",
+            "another version writes into it.",
             "Stop that collector, then run `kvwitness store migrate`.",
         )
         for s in segments
@@ -160,9 +158,7 @@ def _known_loss(item: Quarantined) -> Problem:
         "quarantined",
         item.name,
         f"{rows} events of {item.name} are not readable: {item.reason}",
-        f"The file lies in {item.moved_to or 'no place: it was missing'}. With a good copy, run `kvwitness "
-        f"store "
-        f"reinstate {item.name} FILE`.",
+        f"The file lies in {item.moved_to or 'no place: it was missing'}. `Store.reinstate` puts a good copy back.",
         "note",
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import duckdb
@@ -104,6 +106,35 @@ def test_by_age(store: Store) -> None:
     assert store.events(["seq"]).sort("seq").collect()["seq"].to_list() == list(range(15, 30))
     assert {s.name for s in store.segments() if not s.sealed} == {"live/ev-w-0000000003.parquet"}  # not touched
     assert_whole(store)
+
+
+def test_by_age_goes_what_audits_made_of_it(store: Store) -> None:
+    with store.writer("w") as writer:
+        writer.append(events(10))
+    store.put_result("run-1", {"findings": pl.DataFrame({"tenant": ["alice"]})})
+    (store.checkpoint_dir / "audit").mkdir()
+    (store.checkpoint_dir / "audit" / "part").write_bytes(b"events")
+    assert store.retain(older_than_ns=T0 - 1).rows == 0
+    assert (store.checkpoint_dir / "audit" / "part").exists()
+    removal = store.retain(older_than_ns=T0 + 5 * 1_000_000)
+    assert (removal.rows, removal.results_dropped) == (5, 0)  # the run is from now
+    assert list(store.checkpoint_dir.iterdir()) == []
+    assert store.retain(older_than_ns=time.time_ns()).results_dropped == 1
+    assert store.result_runs() == []
+
+
+def test_retention_waits_for_an_audit(store: Store) -> None:
+    with store.writer("w") as writer:
+        writer.append(events(10))
+    with store.auditing():
+        waiting = threading.Thread(target=lambda: Store.open(store.path).retain(tenant="alice"))
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        store.put_result("run-1", {"findings": pl.DataFrame({"tenant": ["alice"]})})
+    waiting.join(60)
+    assert store.result_runs() == []
+    assert sql_count(store) == 0
 
 
 def test_by_age_leaves_readers_their_grace(store: Store) -> None:

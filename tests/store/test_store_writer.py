@@ -114,6 +114,7 @@ def test_large_appends_flush_by_themselves(store: Store) -> None:
     assert_whole(store)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # that is the point here
 def test_a_forked_child_cannot_use_the_parents_writer(store: Store) -> None:
     with store.writer("w") as writer:
         writer.append(events(5))
