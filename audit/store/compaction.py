@@ -15,6 +15,8 @@ from kvwitness.audit.store.transaction import commit, maintenance_lock
 
 DUE_SEGMENTS = 64
 """From this many live and imported segments on, a compaction is worth while."""
+_GROUP_SEGMENTS = 256
+"""At most so many are merged in one go, so that a compaction with a large backlog comes forward in steps."""
 _GROWTH = 4
 """A sealed segment is merged again only with at least a quarter of its rows in new ones: so each row is
 rewritten a number of times that grows with the logarithm of the store's size."""
@@ -47,14 +49,14 @@ def compact(layout: Layout, cache: Cache, *, grace_s: float = GRACE_S, wait: boo
         gone: list[Segment] = []
         new: list[Segment] = []
         damaged: list[CorruptSegment] = []
-        for group in groups:
+        for group in groups:  # each is a change of its own: what is done stays, also if this process is killed
             good, bad = rewrite.sound(layout, group)
             damaged += bad
             if len(good) > 1 and (merged := rewrite.merge(layout, good)) is not None:
+                _replace(layout, good, merged, grace_s)
                 gone += good
                 new.append(merged)
         if gone:
-            commit(layout, lambda m: m.next(**rewrite.replaced(m, gone, new, grace_s=grace_s)))
             removed += expire(layout)
     return Compaction(
         merged=len(gone),
@@ -66,6 +68,10 @@ def compact(layout: Layout, cache: Cache, *, grace_s: float = GRACE_S, wait: boo
         leftovers=tidied,
         damaged=tuple(damaged),
     )
+
+
+def _replace(layout: Layout, old: Sequence[Segment], new: Segment, grace_s: float) -> None:
+    commit(layout, lambda m: m.next(**rewrite.replaced(m, old, [new], grace_s=grace_s)))
 
 
 def plan(segments: Sequence[Segment]) -> list[list[Segment]]:
@@ -83,6 +89,7 @@ def plan(segments: Sequence[Segment]) -> list[list[Segment]]:
         last = groups[-1] if groups else None
         if (
             last is None
+            or len(last) >= _GROUP_SEGMENTS
             or sum(s.rows for s in last) + segment.rows > TARGET_ROWS
             or sum(s.bytes for s in last) + segment.bytes > TARGET_BYTES
         ):

@@ -37,6 +37,9 @@ WRITERS = ("writer", "writer-2")
 """Names and sources of the writers; the seq of each counts from 0 without a hole."""
 GRACES = (0.0, 0.0, 0.3, 2.0)
 """Grace periods in seconds, from which the compactor picks: mostly so short that readers do run into it."""
+BACKLOG = 120
+"""With so many files waiting for the compactor, writers and importer pause: the test is about kills, not
+about load."""
 BY_SOURCE = "SELECT source, count(*), count(DISTINCT seq), min(seq), max(seq) FROM events GROUP BY source"
 RESULTS = "SELECT (SELECT count(*) FROM first_part), (SELECT count(*) FROM second_part)"
 
@@ -73,6 +76,12 @@ class Play:
     def notes(self, name: str) -> Notes:
         return Notes(self.directory, name)
 
+    def pause(self) -> None:
+        """Wait while the compactor is behind, but not for ever: it may have just been killed."""
+        until = time.monotonic() + 2
+        while len(self.store.snapshot().loose) > BACKLOG and time.monotonic() < until:
+            time.sleep(0.1)
+
 
 def writer(play: Play) -> Iterator[None]:
     store, generator = play.store, play.generator
@@ -88,6 +97,7 @@ def writer(play: Play) -> Iterator[None]:
             following += count
             acknowledged.add(following - 1)
             time.sleep(generator.uniform(0, 0.03))
+            play.pause()
             yield
 
 
@@ -111,6 +121,7 @@ def importer(play: Play) -> Iterator[None]:
         if not store.import_batches(file(old, generator), sha256=sha(str(old))).duplicate:
             play.notes("wrong").add(f"file {old} was imported twice")
         time.sleep(generator.uniform(0, 0.1))
+        play.pause()
         yield
 
 

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from kvwitness.audit.store import Store, StoreBusy, StoreError, reader, snapshot
+from kvwitness.audit.store import Store, StoreBusy, StoreError, compaction, reader, snapshot
 from kvwitness.audit.store.compaction import plan
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest
@@ -164,6 +164,28 @@ def test_full_segments_are_not_merged_again(store: Store, monkeypatch: pytest.Mo
     assert (done := store.compact(grace_s=0)).rows == 80
     assert done.into == 2
     assert plan(store.segments()) == []
+    assert_whole(store)
+
+
+def test_a_large_backlog_is_merged_in_steps_that_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvwitness.audit.store.compaction._GROUP_SEGMENTS", 2)
+    fill(store, 6)
+    steps: list[int] = []
+    real = compaction._replace
+
+    def interrupted(*arguments: Any) -> None:
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+        steps.append(1)
+        real(*arguments)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(compaction, "_replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.compact(grace_s=0)
+    assert sorted(s.rows for s in store.segments()) == [10, 10, 20, 20]
+    assert store.compact(grace_s=0).merged >= 2
+    assert seqs(store) == list(range(60))
     assert_whole(store)
 
 
