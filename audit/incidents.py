@@ -37,7 +37,8 @@ def group(findings: pl.DataFrame, context: Context) -> pl.DataFrame:
 
     Columns: incident, verdict, severity order by verdict, request, incarnation, tenant, engine, rules (list, those
     of the strongest verdict first), other_requests, other_tenants, pools (list of struct pool, pages, gens: the pages
-    of the findings that carry the incident's verdict), first_ns, last_ns, findings (how many), evs.
+    of the findings that carry the incident's verdict), first_ns and last_ns (of those
+    findings), findings (how many), evs.
     """
     if findings.is_empty():
         return _empty()
@@ -58,8 +59,8 @@ def group(findings: pl.DataFrame, context: Context) -> pl.DataFrame:
         rules=pl.col("rule").sort_by("strength", descending=True, maintain_order=True).unique(maintain_order=True),
         other_requests=pl.col("other_requests").explode().drop_nulls().unique().sort(),
         other_tenants=pl.col("other_tenants").explode().drop_nulls().unique().sort(),
-        first_ns=pl.col("time_ns").min(),
-        last_ns=pl.col("time_ns").max(),
+        first_ns=pl.col("time_ns").filter(pl.col("strength") == pl.col("top")).min(),
+        last_ns=pl.col("time_ns").filter(pl.col("strength") == pl.col("top")).max(),
         findings=pl.len().cast(pl.Int64),
         evs=pl.col("evs").explode().drop_nulls().unique().sort(),
     )

@@ -81,6 +81,8 @@ COLUMNS = [
     "src_pool",
     "src_pages",
     "src_gen",
+    "writers",
+    "rank",
     "dst_pool",
     "dst_pages",
     "tokens",
@@ -189,6 +191,9 @@ class Encoder:
         frees = (kinds == k.K_FREE) & events["to"].is_in(["cache", "session", "snapshot"]).fill_null(False).to_numpy()
         self._successors(e, events, np.flatnonzero(frees))
         e["flags"] |= np.where((kinds == k.K_SHARE) & (e["key"] >= 0), k.F_RECORD, 0)
+        e["key"] = np.where(moving, _ranks(events["writers"]), e["key"])
+        drained = kinds == k.K_DRAINED
+        e["key"] = np.where(drained, _ranks(events.select(pl.concat_list("rank"))["rank"]), e["key"])
         lease = kinds == k.K_LEASE
         skew = events["time_ns"].to_numpy() - events["ref_ns"].to_numpy()
         until = events["until_ns"].fill_null(-1).to_numpy()
@@ -305,3 +310,11 @@ def _mapped(column: pl.Series, codes: dict[str, int], default: int) -> I64:
         table = np.array([codes.get(name, default) for name in names] + [default], np.int64)
         out.append(table[part.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)])
     return np.concatenate(out) if out else np.zeros(0, np.int64)
+
+
+def _ranks(column: pl.Series) -> I64:
+    """Lists of ranks as bits; ranks above 61 share the last one."""
+    bit = pl.element().clip(0, 61)
+    bits = column.list.eval(pl.lit(2, pl.Int64).pow(bit.cast(pl.UInt32)).cast(pl.Int64)).list.unique().list.sum()
+    values: I64 = bits.fill_null(0).to_numpy()
+    return values

@@ -17,16 +17,24 @@ PUSHES = 16
 """Rounds of pushing events behind their causes; each round may uncover one more hop between sources."""
 
 
-def ordered(events: pl.DataFrame, first_ev: int = 0) -> pl.DataFrame:
+def clock_statements(events: pl.LazyFrame) -> pl.LazyFrame:
+    """What sources said of their clocks: engine, time_ns, offset_s, uncertainty_s."""
+    said = events.filter(pl.col("event") == "engine.clock")
+    return said.select("engine", "time_ns", "offset_s", pl.col("uncertainty_s").cast(pl.Float64))
+
+
+def ordered(events: pl.DataFrame, first_ev: int = 0, clocks: pl.DataFrame | None = None) -> pl.DataFrame:
     """Sort events into replay order and add `ev`, `ref_ns`, `unc_ns` and `site`.
 
-    `events` has the columns of `kvwitness.audit.trace`; `ev` counts on from `first_ev`.
+    `events` has the columns of `kvwitness.audit.trace`; `ev` counts on from `first_ev`. Where the events are a part of
+    a longer record, `clocks` are the `clock_statements` of all of it; by default, those among the events.
     """
     frame = events.with_columns(pl.col("source").fill_null("").alias("source"))
     sources = frame["source"].unique(maintain_order=True)
     codes = _codes(frame["source"], sources)
     sites = [s.split("/", 1)[0] for s in sources]
-    ref, unc = _reference_time(frame, codes, sites)
+    said = clock_statements(frame.lazy()).collect() if clocks is None else clocks
+    ref, unc = _reference_time(frame["time_ns"].to_numpy(), said, codes, sites)
     key = _keys(frame, codes, len(sources), ref)
     frame = frame.with_columns(
         pl.Series("ref_ns", ref),
@@ -44,16 +52,16 @@ def _codes(column: pl.Series, values: pl.Series) -> I64:
     return joined["code"].to_numpy().astype(np.int64)
 
 
-def _reference_time(frame: pl.DataFrame, codes: I64, sites: list[str]) -> tuple[I64, npt.NDArray[np.float64]]:
+def _reference_time(
+    time: I64, clocks: pl.DataFrame, codes: I64, sites: list[str]
+) -> tuple[I64, npt.NDArray[np.float64]]:
     """Time less clock offset, and the uncertainty in force (NaN when the source never stated one)."""
-    time = frame["time_ns"].to_numpy()
     ref = time.copy()
     unc = np.full(len(time), np.nan)
-    clocks = frame.filter(pl.col("event") == "engine.clock").select("engine", "time_ns", "offset_s", "uncertainty_s")
     for (engine,), group in clocks.group_by("engine", maintain_order=True):
         group = group.sort("time_ns", maintain_order=True)
         offset = np.round(group["offset_s"].fill_null(0.0).to_numpy() * 1e9).astype(np.int64)
-        width = group["uncertainty_s"].cast(pl.Float64).to_numpy() * 1e9
+        width = group["uncertainty_s"].to_numpy() * 1e9
         for code, site in enumerate(sites):
             if site != engine:
                 continue

@@ -20,6 +20,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     K_BEGIN,
     K_COPY,
     K_DONE,
+    K_DRAINED,
     K_FAILED,
     K_FREE,
     K_LEASE,
@@ -356,6 +357,8 @@ def transfer_event(
         TR[record].rp1 = E[e].rp
         TR[record].rp2 = E[e].rp2
         TR[record].lease = TX[x].lease
+        TR[record].writers = E[e].key
+        TR[record].drained = 0
         if E[e].rp >= 0:
             R[E[e].rp].source = record
         return
@@ -370,6 +373,11 @@ def transfer_event(
     tokens = E[e].tokens
     while record >= 0:
         moved = TR[record]
+        if kind == K_DRAINED:
+            moved.drained |= E[e].key
+            if moved.writers & ~moved.drained and E[e].key:
+                record = moved.older
+                continue  # other ranks may still be writing
         moved.state |= bit
         if kind == K_DONE and moved.src_pool >= 0 and moved.dst_pool >= 0:
             if E[e].source == P[moved.src_pool].source:
