@@ -18,6 +18,9 @@ from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.rules.model import FINDING_SCHEMA, Context, Rule
 
+_ORDER = ["time_ns", "request", "incarnation", "engine", "pool", "why"]
+"""Of the findings of one rule: the same record gives them in the same order, whatever ran at the same time."""
+
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction that is done."""
 
@@ -138,7 +141,7 @@ def conclude(
     found = [pl.DataFrame(schema=FINDING_SCHEMA)]
     for number, rule in enumerate(chosen):
         progress(f"rule {rule.id}", number / len(chosen))
-        found.append(rule.query(context, rule.settings(context)))
+        found.append(rule.query(context, rule.settings(context)).sort(_ORDER, nulls_last=True, maintain_order=True))
     findings = _with_seqs(context, _named_only_where_shown(pl.concat(found)))
     progress("grouping incidents", 1.0)
     return Judgement(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import polars as pl
 
@@ -66,8 +67,8 @@ def _facts(sequence: Sequence, part: Part) -> Path:
 
 def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[pl.DataFrame, int]:
     """Facts of the whole sequence, and how many pages its events touched; replays from the last useful state on."""
-    replay, start = _resumed(sequence, ground, sequence.page_events)
-    known = [pl.read_parquet(_facts(sequence, part), glob=False) for part in sequence.parts[:start]]
+    replay, known = _resumed(sequence, ground, sequence.page_events)
+    start = len(known)
     for number, part in enumerate(sequence.parts[start:]):
         progress("replaying page histories", number / max(1, len(sequence.parts) - start))
         replay.feed(sequence.read(part, COLUMNS))
@@ -80,15 +81,19 @@ def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[p
     return pl.concat([*known, replay.take_facts()]), replay.page_events
 
 
-def _resumed(sequence: Sequence, ground: Ground, touched: int) -> tuple[Replay, int]:
-    """A replay, and the number of the first part that it has not seen."""
+def _resumed(sequence: Sequence, ground: Ground, touched: int) -> tuple[Replay, list[pl.DataFrame]]:
+    """A replay, and the facts of the parts that it has seen. A state that cannot be read is as good as none."""
     for number in range(min(sequence.fresh, len(sequence.parts)), 0, -1):
         done = sequence.parts[:number]
         if _state(sequence, done[-1]).exists() and all(_facts(sequence, p).exists() for p in done):
             replay = ground.replay(touched)
-            if checkpoint.restore(replay, _state(sequence, done[-1])):
-                return replay, number
-    return ground.replay(touched), 0
+            try:
+                known = [pl.read_parquet(_facts(sequence, part), glob=False) for part in done]
+                if checkpoint.restore(replay, _state(sequence, done[-1])):
+                    return replay, known
+            except (OSError, ValueError, KeyError, BadZipFile, pl.exceptions.PolarsError):
+                continue
+    return ground.replay(touched), []
 
 
 def _tidy(sequence: Sequence) -> None:

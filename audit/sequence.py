@@ -13,14 +13,14 @@ import os
 from collections.abc import Sequence as Sequence_
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.provenance.order import clock_statements, ordered
 from kvwitness.audit.provenance.pools import pool_use
 from kvwitness.audit.rules.model import LISTED_APART
 from kvwitness.audit.store import Snapshot, Store
@@ -47,6 +47,7 @@ class Part:
     rows: int
     first_ev: int
     max_ns: int
+    """The highest reference time in it."""
     page_events: int
     """Pages that its events touch."""
 
@@ -121,11 +122,11 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
     marks, parts = _load(directory)
     snapshot = store.snapshot()
     new = snapshot.events(EVENT_SCHEMA.names, since=marks or None)
-    youngest = new.select(pl.len(), pl.col("time_ns").min().alias("first")).collect()
-    count, first = youngest["len"].item(), youngest["first"].item()
+    arrived = new.group_by("source").agg(pl.len().cast(pl.Int64), first=pl.col("time_ns").min()).collect()
+    count = int(arrived["len"].sum())
     if not count:
         return Sequence(directory, tuple(parts), len(parts)) if parts else _first(directory, new, snapshot.marks())
-    kept = [p for p in parts if p.max_ns < first - SLACK_NS]
+    kept, clocks = _still_good(Sequence(directory, tuple(parts), 0), arrived, clock_statements(new).collect())
     again = parts[len(kept) :]
     if again:
         void = Sequence(directory, tuple(again), 0).scan_pages().select(EVENT_SCHEMA.names)
@@ -136,7 +137,7 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
     pending: list[Future[None]] = []
     with ThreadPoolExecutor(1) as disk:
         for frame in _stretches(new, count, snapshot if not marks else None):
-            part, held = _write(directory, frame, made, disk, pending)
+            part, held = _write(directory, frame, made, clocks, disk, pending)
             made.append(part)
     for written in pending:
         written.result()
@@ -147,11 +148,38 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
     return Sequence(directory, tuple(made), len(kept), held if len(made) == len(kept) + 1 else None)
 
 
+def _still_good(done: Sequence, arrived: pl.DataFrame, said: pl.DataFrame) -> tuple[list[Part], pl.DataFrame]:
+    """The parts that new events leave as they are, and what all events say of clocks.
+
+    `arrived` (source, first) is when each source's new events begin, `said` what they say of clocks.
+    """
+    if not done.parts:
+        return [], said
+    known = clock_statements(done.scan()).collect()
+    clocks = pl.concat([known, said])
+    if _newly_told(done, known, said):
+        return [], clocks
+    ahead = clocks.group_by(site="engine").agg(offset_ns=(pl.col("offset_s").fill_null(0.0).max() * 1e9).cast(pl.Int64))
+    at = arrived.with_columns(site=pl.col("source").fill_null("").str.split("/").list.first())
+    first = (
+        at.join(ahead, on="site", how="left").select(pl.col("first") - pl.col("offset_ns").fill_null(0)).min().item()
+    )
+    return list(takewhile(lambda part: part.max_ns < first - SLACK_NS, done.parts)), clocks
+
+
+def _newly_told(done: Sequence, known: pl.DataFrame, said: pl.DataFrame) -> bool:
+    """Whether a source has its first word on its clock only now: it counts for all that it had said before."""
+    first = pl.col("time_ns").min()
+    begins = said.group_by("engine").agg(first).join(known.group_by("engine").agg(known=first), on="engine", how="left")
+    told = begins.filter(pl.col("known").is_null() | (pl.col("time_ns") < pl.col("known")))["engine"].to_list()
+    return bool(told) and not done.scan().filter(pl.col("site").is_in(told)).head(1).collect().is_empty()
+
+
 def _first(directory: Path, empty: pl.LazyFrame, marks: dict[str, int]) -> Sequence:
     """An empty store still has its columns."""
     pending: list[Future[None]] = []
     with ThreadPoolExecutor(1) as disk:
-        part, _ = _write(directory, empty.collect(), [], disk, pending)
+        part, _ = _write(directory, empty.collect(), [], None, disk, pending)
     pending[0].result()
     _save(directory, marks, [part])
     return Sequence(directory, (part,), 0)
@@ -205,13 +233,14 @@ def _write(
     directory: Path,
     events: pl.LazyFrame | pl.DataFrame,
     earlier: list[Part],
+    clocks: pl.DataFrame | None,
     disk: ThreadPoolExecutor,
     pending: list[Future[None]],
 ) -> tuple[Part, pl.DataFrame]:
     """Put one stretch in order and keep it; the disk may still be busy with it afterwards."""
     first = earlier[-1].first_ev + earlier[-1].rows if earlier else 0
-    frame = ordered(events.collect() if isinstance(events, pl.LazyFrame) else events, first)
-    highest = frame["time_ns"].max()
+    frame = ordered(events.collect() if isinstance(events, pl.LazyFrame) else events, first, clocks)
+    highest = frame["ref_ns"].max()
     assert highest is None or isinstance(highest, int)
     name = f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
     apart = frame["event"].is_in(list(LISTED_APART))

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 
 from kvwitness.audit.provenance import jit
+from kvwitness.audit.provenance.actors import OWN_TRAFFIC
 from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.replay import Replay
+
+Column = npt.NDArray[Any]
 
 _TABLES = {
     "_s": k.PAGE,
@@ -35,13 +40,31 @@ _TABLES = {
 def _shape(replay: Replay) -> dict[str, Any]:
     """What must be the same for a state to be of use: the kernel's source, the pools, the numbering of actors."""
     pools = replay.encoder.pools
-    fields = ("base", "size", "tokens", "ordinals", "source", "known", "traced", "allocs", "reporters")
+    fields = ("base", "size", "tokens", "ordinals", "source", "known", "traced", "allocs", "reporters", "sharing")
     return {
         "kernel": jit.cache_dir().name,
         "pools": pools.names,
         "layout": [pools.table[name].tolist() for name in fields],
         "sources": replay.encoder.sources,
         "capacity": replay.encoder.actors.capacity,
+    }
+
+
+def _taken_for_granted(replay: Replay, upto: int, tenants: dict[str, int]) -> dict[str, Column]:
+    """What the replay of the events before `upto` took from the whole record, which more data may show otherwise."""
+    encoder = replay.encoder
+    requests = encoder.actors.requests.filter(pl.col("first_ev") < upto)
+    codes = pl.DataFrame(
+        {"tenant": list(tenants), "code": list(tenants.values())}, {"tenant": pl.String, "code": pl.Int64}
+    )
+    said = requests.join(codes, on="tenant", how="left", maintain_order="left").select(
+        tenant=pl.col("code").fill_null(-1),
+        exempt=pl.col("traffic").is_in(list(OWN_TRAFFIC)).fill_null(False),
+        born=pl.col("received_ev").is_not_null(),
+    )
+    return {
+        "losses": np.array(sorted(ev for ev in encoder.losses if ev < upto), np.int64),
+        **{f"request_{name}": said[name].to_numpy() for name in said.columns},
     }
 
 
@@ -57,9 +80,11 @@ def save(replay: Replay, path: Path) -> None:
     arrays["tainted"] = tables.column(replay._actors, "tainted")
     arrays["gap_ev"] = tables.column(replay._pools, "gap_ev")
     arrays["keys"] = replay._keys
+    arrays |= _taken_for_granted(replay, replay.upto, replay.encoder.actors.tenants)
     encoder = replay.encoder
     names = {
         "shape": _shape(replay),
+        "upto": replay.upto,
         "holders": encoder.actors.holders,
         "tenants": encoder.actors.tenants,
         "transfers": encoder.transfers.codes,
@@ -74,28 +99,36 @@ def save(replay: Replay, path: Path) -> None:
 
 
 def restore(replay: Replay, path: Path) -> bool:
-    """Bring a fresh replay to a saved state; False when that state is of another kernel or other pools."""
+    """Bring a fresh replay to a saved state; False when that state is of another kernel or other pools, or more data
+    shows otherwise what it took for granted."""
     with np.load(path, allow_pickle=False) as saved:
         names = json.loads(saved["names"].tobytes())
         if names["shape"] != json.loads(json.dumps(_shape(replay))):
             return False
-        encoder = replay.encoder
-        encoder.actors.holders.update(names["holders"])
-        encoder.actors.renumber_tenants(names["tenants"])
-        encoder.transfers.codes.update(names["transfers"])
-        encoder.keys.codes.update(names["keys"])
-        encoder.digests.codes.update(names["digests"])
-        encoder.pairs.update({pair: n for n, pair in enumerate(names["pairs"])})
-        encoder.transfer_writers.update(names["writers"])
+        granted = _taken_for_granted(replay, names["upto"], names["tenants"])
+        if not all(np.array_equal(values, saved[name]) for name, values in granted.items()):
+            return False
         tables = replay._tables
+        made = {}
         for name, dtype in _TABLES.items():
             columns = {column: saved[f"{name}.{column}"] for column in dtype.names or ()}
-            count = len(next(iter(columns.values())))
-            setattr(replay, name, tables.from_columns(dtype, columns, count))
-        replay._keys = saved["keys"].copy()
-        for pool, ev in enumerate(saved["gap_ev"].tolist()):
-            tables.put(replay._pools, pool, gap_ev=ev)
-        replay._take_actors()
-        for actor in np.flatnonzero(saved["tainted"]).tolist():
-            tables.put(replay._actors, actor, tainted=1)
+            made[name] = tables.from_columns(dtype, columns, len(next(iter(columns.values()))))
+        keys, gaps, tainted = saved["keys"], saved["gap_ev"].tolist(), np.flatnonzero(saved["tainted"]).tolist()
+    # All of it could be read: a damaged state has changed nothing so far.
+    for name, table in made.items():
+        setattr(replay, name, table)
+    replay._keys, replay.upto = keys, names["upto"]
+    encoder = replay.encoder
+    encoder.actors.holders.update(names["holders"])
+    encoder.actors.renumber_tenants(names["tenants"])
+    encoder.transfers.codes.update(names["transfers"])
+    encoder.keys.codes.update(names["keys"])
+    encoder.digests.codes.update(names["digests"])
+    encoder.pairs.update({pair: n for n, pair in enumerate(names["pairs"])})
+    encoder.transfer_writers.update(names["writers"])
+    for pool, ev in enumerate(gaps):
+        tables.put(replay._pools, pool, gap_ev=ev)
+    replay._take_actors()
+    for actor in tainted:
+        tables.put(replay._actors, actor, tainted=1)
     return True

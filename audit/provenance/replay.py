@@ -86,6 +86,8 @@ class Replay:
         self._scratch = self._make(k.PIECE, 2 * (int(pools["tokens"].max(initial=1)) + 8))
         self._fact_rows, self._fact_pages = self._make(k.FACT, FACT_ROWS), self._make(k.FACT_PAGE, FACT_PAGES)
         self._orphan_ns = orphan_bound_ns
+        self.upto = 0
+        """The first event (`ev`) that has not been replayed."""
         start = {"layer_free": -1, "node_free": -1, "orphan_ns": orphan_bound_ns}
         self._counters = self._tables.make(k.COUNTERS, 1, start)
         self._drained: list[pl.DataFrame] = []
@@ -150,6 +152,7 @@ class Replay:
                 self._drain()
                 self._grow(batch, done)
             at = done
+        self.upto = batch.first_ev + batch.count
 
     def _take_actors(self) -> None:
         """The encoder may have met holders that the table does not have yet; what was learnt about actors stays."""
