@@ -47,7 +47,7 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
         progress("ordering events", 0.0)
         with store.reading():
             sequence = bring_up_to_date(store, directory)
-        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), {})
+        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), {}, refused(store))
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
         judgement = conclude(context, page_events, sequence.rows, progress=progress)
@@ -55,6 +55,14 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
     seconds = (time.time_ns() - started) / 1e9
     store.put_result(run_id, tables(judgement, run_id, started))
     return AuditRun(run_id, judgement, context, seconds)
+
+
+def refused(store: Store) -> pl.DataFrame | None:
+    """source, seq of the lines that imports turned away: their numbers are no holes. None when there were none."""
+    rows = [
+        (line["source"], line["seq"]) for record in store.imports() for line in record.report.get("rejected_seqs", [])
+    ]
+    return pl.DataFrame(rows, schema={"source": pl.String, "seq": pl.Int64}, orient="row") if rows else None
 
 
 def _state(sequence: Sequence, part: Part) -> Path:
