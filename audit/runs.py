@@ -99,7 +99,7 @@ def _resumed(sequence: Sequence, ground: Ground, touched: int) -> tuple[Replay, 
                 known = [pl.read_parquet(_facts(sequence, part), glob=False) for part in done]
                 if checkpoint.restore(replay, _state(sequence, done[-1])):
                     return replay, known
-            except (OSError, ValueError, KeyError, BadZipFile, pl.exceptions.PolarsError):
+            except (OSError, EOFError, ValueError, KeyError, BadZipFile, pl.exceptions.PolarsError):
                 continue
     return ground.replay(touched), []
 

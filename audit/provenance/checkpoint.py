@@ -101,7 +101,7 @@ def save(replay: Replay, path: Path) -> None:
 def restore(replay: Replay, path: Path) -> bool:
     """Bring a fresh replay to a saved state; False when that state is of another kernel or other pools, or more data
     shows otherwise what it took for granted."""
-    with np.load(path, allow_pickle=False) as saved:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
         names = json.loads(saved["names"].tobytes())
         if names["shape"] != json.loads(json.dumps(_shape(replay))):
             return False

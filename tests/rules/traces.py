@@ -47,6 +47,9 @@ class Trace:
     def finished(self, t: float, request: str, status: int, **fields: object) -> Trace:
         return self.add(t, "gateway", "request.finished", request=request, status=status, **fields)
 
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._lines]
+
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 

@@ -1,0 +1,50 @@
+"""Which form of the kernel runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.provenance import jit
+from kvwitness.audit.provenance.choice import INTERPRET_BELOW, compiled_for
+
+OFTEN = INTERPRET_BELOW // 20
+
+
+@pytest.mark.parametrize(("wanted", "compiled"), [("compiled", True), ("python", False)])
+@pytest.mark.parametrize("page_events", [0, 10**9])
+def test_the_environment_decides(
+    wanted: str, compiled: bool, page_events: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVWITNESS_KERNEL", wanted)
+    assert compiled_for(page_events) is compiled
+
+
+@pytest.mark.parametrize("wanted", [None, "", "auto"])
+@pytest.mark.parametrize(
+    ("page_events", "cached", "compiled"),
+    [
+        (INTERPRET_BELOW + 1, False, True),
+        (INTERPRET_BELOW, False, False),
+        (INTERPRET_BELOW, True, True),
+        (OFTEN + 1, True, True),
+        (OFTEN, True, False),
+        (0, True, False),
+    ],
+)
+def test_size_decides_otherwise(
+    wanted: str | None, page_events: int, cached: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if wanted is None:
+        monkeypatch.delenv("KVWITNESS_KERNEL", raising=False)
+    else:
+        monkeypatch.setenv("KVWITNESS_KERNEL", wanted)
+    monkeypatch.setattr(jit, "is_compiled", lambda: cached)
+    assert compiled_for(page_events) is compiled
+
+
+def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVWITNESS_KERNEL", "Compiled")
+    with pytest.raises(KvwitnessError, match="KVWITNESS_KERNEL is 'Compiled'") as refused:
+        compiled_for(1)
+    assert "`python`" in str(refused.value.advice)
