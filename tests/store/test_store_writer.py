@@ -28,7 +28,7 @@ def test_what_is_flushed_is_read_back_equal(store: Store) -> None:
     assert list(read.columns) == STORE_SCHEMA.names
     expected = pl.DataFrame(table)
     assert read.select(expected.columns).equals(expected.cast(read.select(expected.columns).schema))
-    assert read.drop(expected.columns, "ingest", "ingest_row").null_count().sum_horizontal().item() == 100 * (
+    assert read.drop([*expected.columns, "ingest", "ingest_row"]).null_count().sum_horizontal().item() == 100 * (
         len(STORE_SCHEMA) - len(expected.columns) - 2
     )
     assert_whole(store)
