@@ -53,7 +53,8 @@ PUBLICATION_PAGE = _record("i4", "page gen pool")
 
 TRANSFER = _record(
     "i8",
-    "actor src_pool s_off s_n dst_pool d_off d_n tok0 tok1 ev state id older lease s_first d_first rp1 rp2 writers drained",
+    "actor src_pool s_off s_n dst_pool d_off d_n tok0 tok1 ev state id older lease s_first d_first "
+    "rp1 rp2 writers drained",
 )
 """`writers`, `drained`: bits of the ranks that write, and of those that said that nothing is in flight."""
 TRANSFER_PAGE = _record("i4", "page gen origin flags")
