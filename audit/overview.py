@@ -112,14 +112,8 @@ def looked_at(answer: Answer, page_events: int | None) -> str:
 
 
 def incident_rows(answer: Answer) -> pl.DataFrame:
-    """The incidents, strongest first, with `pages` (how many) and `when_ns` (when the first finding that
-    carries the verdict showed)."""
-    key = ["request", "incarnation", "verdict"]
-    strong = answer.findings.filter(pl.col("request").is_not_null())
-    when = strong.group_by(key).agg(when_ns=pl.col("time_ns").min())
+    """The incidents, strongest first, with `pages`: how many."""
     counted = pl.col("pools").list.eval(pl.element().struct.field("pages").list.len()).list.sum()
-    rows = answer.incidents.join(when, on=key, how="left", maintain_order="left").with_columns(
-        when_ns=pl.coalesce("when_ns", "first_ns"), pages=counted.fill_null(0)
-    )
+    rows = answer.incidents.with_columns(pages=counted.fill_null(0))
     strength = pl.col("verdict").replace_strict({str(v): n for n, v in enumerate(Verdict)}, return_dtype=pl.Int64)
-    return rows.sort(strength, "when_ns", maintain_order=True)
+    return rows.sort(strength, "first_ns", maintain_order=True)

@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False)
 
 _COLUMNS = [
     "incident", "verdict", "request", "incarnation", "tenant", "engine", "other_requests", "other_tenants",
-    "rules", "pools", "pages", "when_ns", "first_ns", "last_ns", "findings",
+    "rules", "pools", "pages", "first_ns", "last_ns", "findings",
 ]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def incident_table(incidents: pl.DataFrame, title: str = "") -> Table:
             listing(row["other_tenants"], 3),
             _rules(row["rules"]),
             row["pages"] or None,
-            second(row["when_ns"]),
+            second(row["first_ns"]),
         ]
         for row in incidents.iter_rows(named=True)
     ]
