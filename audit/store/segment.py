@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvwitness.audit.store.durable import HashingFile
+from kvwitness.audit.store.encoding import parquet_options
 from kvwitness.audit.store.failures import CorruptSegment, explained
 from kvwitness.audit.store.schema import SCHEMA_VERSION, STORE_SCHEMA
 from kvwitness.audit.store.stats import Span, Stats
@@ -107,37 +108,6 @@ class Segment:
         )
 
 
-def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """How tables are encoded: zstd; integers, also inside lists, as bit-packed differences; text by
-    dictionary.
-
-    Without the copy of the Arrow schema that the library would add: the types survive without it, and it
-    costs 6 KB in every small segment.
-    """
-    deltas: dict[str, str] = {}
-    texts: list[str] = []
-    for column in schema:
-        if pa.types.is_integer(column.type):
-            deltas[column.name] = "DELTA_BINARY_PACKED"
-        elif pa.types.is_string(column.type):
-            texts.append(column.name)
-        elif pa.types.is_list(column.type):
-            element = f"{column.name}.list.element"
-            if pa.types.is_integer(column.type.value_type):
-                deltas[element] = "DELTA_BINARY_PACKED"
-            elif pa.types.is_string(column.type.value_type):
-                texts.append(element)
-    return {
-        "compression": "zstd",
-        "compression_level": 3,
-        "use_dictionary": texts,
-        "column_encoding": deltas,
-        "dictionary_pagesize_limit": 4 << 20,
-        "store_schema": False,
-        "write_page_checksum": True,
-    }
-
-
 class SegmentWriter:
     """Writes one segment to a path that no reader looks at. Afterwards `place` gives it its name."""
 
@@ -150,7 +120,7 @@ class SegmentWriter:
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._file = HashingFile(path)
-        self._parquet = pq.ParquetWriter(self._file, schema, **parquet_options(schema))
+        self._parquet: pq.ParquetWriter | None = None
 
     @property
     def size(self) -> int:
@@ -178,8 +148,13 @@ class SegmentWriter:
     def _end_group(self) -> None:
         table = pa.concat_tables(self._waiting)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
-        self._parquet.write_table(table, row_group_size=GROUP_ROWS)
+        self._open(table).write_table(table, row_group_size=GROUP_ROWS)
         self.rows += table.num_rows
+
+    def _open(self, first: pa.Table) -> pq.ParquetWriter:
+        if self._parquet is None:
+            self._parquet = pq.ParquetWriter(self._file, self._schema, **parquet_options(first))
+        return self._parquet
 
     def finish(self, stats: Stats, *, name: str, origin: str | None = None) -> Segment:
         """Write the footer and sync. `name` is the path in the store that the file will get."""
@@ -194,8 +169,9 @@ class SegmentWriter:
             **stats.to_json(),
             "sha256": _NO_HASH,
         }
-        self._parquet.add_key_value_metadata({METADATA_KEY: orjson.dumps(record)})
-        self._parquet.close()
+        parquet = self._open(self._schema.empty_table())
+        parquet.add_key_value_metadata({METADATA_KEY: orjson.dumps(record)})
+        parquet.close()
         digest = self._seal()
         segment = Segment(
             name=name,
@@ -222,7 +198,8 @@ class SegmentWriter:
         """Throw the file away."""
         self._file.discard()
         with suppress(OSError, ValueError, pa.ArrowException):
-            self._parquet.close()
+            if self._parquet is not None:
+                self._parquet.close()
         self._file.dispose()
         self.path.unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,14 +52,35 @@ def test_segment_describes_itself(store: Store) -> None:
     assert segment.bytes == (store.path / segment.name).stat().st_size
 
 
-def test_integers_are_kept_as_differences_and_everything_as_zstd(store: Store) -> None:
+def encodings(store: Store) -> dict[str, tuple[str, ...]]:
+    """column -> encodings in the newest segment, all of which has to be zstd."""
+    group = pq.read_metadata(store.path / store.segments()[-1].name).row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    assert {c.compression for c in columns} == {"ZSTD"}
+    return {c.path_in_schema: c.encodings for c in columns}
+
+
+def test_integers_are_kept_as_differences(store: Store) -> None:
     with store.writer("w") as writer:
         writer.append(events(1000))
-    metadata = pq.read_metadata(store.path / store.segments()[0].name)
-    columns = {c.path_in_schema: c for c in (metadata.row_group(0).column(i) for i in range(metadata.num_columns))}
-    for name in ("seq", "time_ns", "pages.list.element"):
-        assert "DELTA_BINARY_PACKED" in columns[name].encodings
-    assert {c.compression for c in columns.values()} == {"ZSTD"}
+    found = encodings(store)
+    assert "DELTA_BINARY_PACKED" in found["seq"]
+    assert "DELTA_BINARY_PACKED" in found["time_ns"]
+    assert "RLE_DICTIONARY" in found["tenant"]
+
+
+@pytest.mark.parametrize(("aged", "encoding"), [(False, "DELTA_BINARY_PACKED"), (True, "PLAIN")])
+def test_page_lists_are_kept_in_the_smaller_of_two_ways(store: Store, aged: bool, encoding: str) -> None:
+    """A fresh pool hands out runs; an aged one scattered pages, the same list to each event of a request."""
+    generator = np.random.default_rng(7)
+    lists = generator.integers(0, 50_000, (100, 700)) if aged else np.arange(70_000).reshape(100, 700)
+    with store.writer("w") as writer:
+        writer.append(events(400, pages=np.repeat(lists, 4, axis=0).astype(np.uint32).tolist()))
+    assert encoding in encodings(store)["pages.list.element"]
+    (segment,) = store.segments()
+    assert segment.bytes / 280_000 < (1.2 if aged else 0.3)
+    pages = store.events(["pages"]).select(pl.col("pages").explode().cast(pl.Int64).sum()).collect().item()
+    assert pages == 4 * lists.sum()
 
 
 def test_any_damaged_byte_is_found(store: Store) -> None:
