@@ -310,11 +310,15 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
 
 
 def run_quietly(directory: Path, roles: tuple[str, ...], seconds: float) -> Outcome:
-    """Let the roles work side by side for some seconds, then check everything."""
+    """Let the roles work side by side for some seconds, and until results were read; then check
+    everything."""
     with playing(directory, roles, (60.0,)) as (parts, _):
         for part in parts.values():
             part.wait_until_working(directory)
         time.sleep(seconds)
+        until = time.monotonic() + 120
+        while "results right" not in Notes(directory, "answers").lines() and time.monotonic() < until:
+            time.sleep(0.2)
     outcome = Outcome()
     conclude(directory, outcome)
     return outcome
