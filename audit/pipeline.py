@@ -108,7 +108,16 @@ class Ground:
         lost = gaps.filter(pl.col("reason") != "midlife")
         losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
         actors = Actors(requests, holder_numbers(events))
-        encoder = Encoder(actors, pools_of(use, events), sources_of(events), losses=frozenset(losses.to_list()))
+        sources = sources_of(events)
+        landings = events.filter((pl.col("event") == "page.write") & (pl.col("op") == "transfer"))
+        writers = {sources.index(source) for source in sources_of(landings)}
+        encoder = Encoder(
+            actors,
+            pools_of(use, events),
+            sources,
+            losses=frozenset(losses.to_list()),
+            transfer_writers=writers,
+        )
         horizon = events.select(pl.col("ref_ns").max()).collect().item() or 0
         return cls(events, page_events, requests, gaps, horizon, encoder, overrides)
 

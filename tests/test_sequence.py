@@ -233,6 +233,25 @@ def test_a_tenant_that_is_told_late(store: Store, fed: list[int]) -> None:
     assert_as_of_one_piece(runs[-1], trace.events())
 
 
+def test_who_sees_bytes_land_shows_late(store: Store, fed: list[int]) -> None:
+    """That a transfer is done counts from one who sees the bytes land; of w this shows only with the second."""
+    trace = pool(pool(Trace(), "p"), "d")
+    where: dict[str, Any] = {"pool": "p/0/kv", "pages": [3], "request": "r1"}
+    trace.add(2, "p/0", "page.alloc", **where, tenant="t-a")
+    trace.add(3, "p/0", "page.write", **where, op="forward", tok=[0, 16])
+    for t, request, transfer, page in ((5, "r1", "x", 7), (60, "r2", "y", 8)):
+        trace.add(t, "d/0", "page.alloc", pool="d/0/kv", pages=[page], request=request, tenant="t-a")
+        ends: dict[str, Any] = {"src_pool": "p/0/kv", "src_pages": [3], "dst_pool": "d/0/kv", "dst_pages": [page]}
+        trace.add(t + 1, "p/0", "transfer.begin", transfer=transfer, request=request, tokens=16, **ends)
+        if request == "r2":
+            trace.add(t + 2, "w/0", "page.write", pool="d/0/kv", pages=[8], request="r2", op="transfer", tok=[0, 16])
+        trace.add(t + 3, "w/0", "transfer.done", transfer=transfer, tokens=16)
+    runs = audited(store, [events_in(trace, 0, 50), events_in(trace, 50, 99)])
+    assert fed == [7, 7, 4]
+    assert_as_of_one_piece(runs[-1], trace.events())
+    assert ("false-transfer-complete", "r1") in runs[-1].judgement.findings.select("rule", "request").rows()
+
+
 @pytest.mark.parametrize(("op", "phase"), [("decode", {"phase": "begin"}), ("offload", {})])
 def test_a_read_that_ends_in_the_next_part(op: str, phase: dict[str, str], store: Store, fed: list[int]) -> None:
     trace = served(pool(Trace()), 2, "r1", "t-a", 5)

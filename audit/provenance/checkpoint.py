@@ -47,6 +47,7 @@ def _shape(replay: Replay) -> dict[str, Any]:
         "layout": [pools.table[name].tolist() for name in fields],
         "sources": replay.encoder.sources,
         "capacity": replay.encoder.actors.capacity,
+        "writers": sorted(replay.encoder.transfer_writers),
     }
 
 
@@ -91,7 +92,6 @@ def save(replay: Replay, path: Path) -> None:
         "keys": encoder.keys.codes,
         "digests": encoder.digests.codes,
         "pairs": list(encoder.pairs),
-        "writers": sorted(encoder.transfer_writers),
     }
     arrays["names"] = np.frombuffer(json.dumps(names).encode(), np.uint8)
     with path.open("wb") as file:
@@ -125,7 +125,6 @@ def restore(replay: Replay, path: Path) -> bool:
     encoder.keys.codes.update(names["keys"])
     encoder.digests.codes.update(names["digests"])
     encoder.pairs.update({pair: n for n, pair in enumerate(names["pairs"])})
-    encoder.transfer_writers.update(names["writers"])
     for pool, ev in enumerate(gaps):
         tables.put(replay._pools, pool, gap_ev=ev)
     replay._take_actors()

@@ -142,6 +142,7 @@ class Encoder:
     losses: frozenset[int] = frozenset()
     """The last events (`ev`) before a loss of telemetry, and the first after it."""
     transfer_writers: set[int] = field(default_factory=set)
+    """Sources that report the bytes of transfers as they land; who is not given here is found out batch by batch."""
 
     def encode(self, events: pl.DataFrame) -> Encoded:
         """`events` in replay order and without holes in `ev`, with the columns named in `COLUMNS`."""
