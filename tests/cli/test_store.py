@@ -38,10 +38,10 @@ def answered(
 
 
 def damage(store: Path) -> Path:
-    """Flip one byte in the middle of a segment."""
+    """Flip one byte of what a segment holds: early in it, for half of a small one is its footer."""
     segment = next(iter(sorted(store.rglob("ev-*.parquet"))))
     data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[len(data) // 4] ^= 1
     segment.write_bytes(data)
     return segment
 
