@@ -8,6 +8,7 @@ sync.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+_GATHER = 1 << 20
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
@@ -77,7 +79,7 @@ def remove(path: Path) -> bool:
     return True
 
 
-def _write_all(fd: int, data: bytes | memoryview) -> None:
+def _write_all(fd: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -90,6 +92,7 @@ class HashingFile(io.RawIOBase):
         self.path = path
         self.size = 0
         self._sha = hashlib.sha256()
+        self._waiting = bytearray()
         self._discarded = False
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
@@ -102,29 +105,39 @@ class HashingFile(io.RawIOBase):
         return self.size
 
     def write(self, data: Any) -> int:
-        """Append all of `data` (never a part of it)."""
+        """Append all of `data` (never a part of it). Small pieces are gathered: Parquet comes in hundreds."""
         view = memoryview(data).cast("B")
-        if self._discarded:
-            return len(view)
-        _write_all(self._fd, view)
-        self._sha.update(view)
-        self.size += len(view)
+        if not self._discarded:
+            self._waiting += view
+            self.size += len(view)
+            if len(self._waiting) >= _GATHER:
+                self._write_out()
         return len(view)
+
+    def _write_out(self) -> None:
+        _write_all(self._fd, self._waiting)
+        self._sha.update(self._waiting)
+        self._waiting = bytearray()
 
     def digest(self) -> str:
         """Hex SHA-256 of everything written."""
+        self._write_out()
         return self._sha.hexdigest()
 
     def tail(self, length: int) -> bytes:
         """The last `length` bytes written."""
+        self._write_out()
         return os.pread(self._fd, length, self.size - length)
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite bytes in place; the digest keeps describing the file as it was before."""
-        os.pwrite(self._fd, data, offset)
+        self._write_out()
+        if os.pwrite(self._fd, data, offset) != len(data):
+            raise OSError(errno.EIO, "Only a part was written")
 
     def sync(self) -> None:
         """Wait until the device holds the file's bytes."""
+        self._write_out()
         sync_fd(self._fd)
 
     def discard(self) -> None:

@@ -133,17 +133,18 @@ class SegmentWriter:
             self._take(table.slice(start, GROUP_ROWS))
 
     def _take(self, piece: pa.Table) -> None:
-        if piece.nbytes > GROUP_BYTES and piece.num_rows > 1:
+        size = piece.nbytes
+        if size > GROUP_BYTES and piece.num_rows > 1:
             half = piece.num_rows // 2
             self._take(piece.slice(0, half))
             self._take(piece.slice(half))
             return
-        full = self._waiting_rows + piece.num_rows > GROUP_ROWS or self._waiting_bytes + piece.nbytes > GROUP_BYTES
+        full = self._waiting_rows + piece.num_rows > GROUP_ROWS or self._waiting_bytes + size > GROUP_BYTES
         if self._waiting and full:
             self._end_group()
         self._waiting.append(piece)
         self._waiting_rows += piece.num_rows
-        self._waiting_bytes += piece.nbytes
+        self._waiting_bytes += size
 
     def _end_group(self) -> None:
         table = pa.concat_tables(self._waiting)
