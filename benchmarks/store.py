@@ -183,7 +183,8 @@ def measure_opening(store: Store) -> dict[str, float]:
 def measure_queries(work: Path, table: pa.Table) -> list[Result]:
     """Latency of each question, natively and at each number of segments. All must give the same answer."""
     asked = questions(table)
-    path, _ = write_native(work, table, table.num_rows)
+    (work / "whole").mkdir()
+    path, _ = write_native(work / "whole", table, table.num_rows)
     results: list[Result] = []
     with duckdb.connect(str(path), read_only=True) as native:
         native.execute("SET enable_progress_bar = false")
@@ -231,7 +232,7 @@ def show(report: Result) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure the store beside a native DuckDB table.")
     add = parser.add_argument
-    add("--rows", type=int, default=100_000, help="events in the query part (default 100,000)")
+    add("--rows", type=int, default=120_000, help="events in the query part (default 120,000)")
     add("--work", type=Path, help="where stores are written (default: a temporary directory)")
     add("--json", type=Path, help="write everything measured to this file")
     options = parser.parse_args(argv)
