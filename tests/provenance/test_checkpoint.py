@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kvwitness.audit.provenance import checkpoint, jit
+from kvwitness.audit.provenance import checkpoint, kernel
 from kvwitness.audit.provenance.encode import COLUMNS
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.replay import Replay
@@ -107,7 +107,7 @@ def test_the_traces_have_something_to_see() -> None:
 def test_a_state_of_another_kernel_is_refused(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = ordered(TRACES["seq-hole"])
     saved(events, 100, state)
-    monkeypatch.setattr(jit, "cache_dir", lambda: Path("kernel-of-another-release"))
+    monkeypatch.setattr(kernel, "fingerprint", lambda: "another release")
     assert not checkpoint.restore(replay_of(events), state)
 
 
