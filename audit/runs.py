@@ -79,7 +79,7 @@ def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[p
     start = len(known)
     for number, part in enumerate(sequence.parts[start:]):
         progress("replaying page histories", number / max(1, len(sequence.parts) - start))
-        replay.feed(sequence.read(part, COLUMNS))
+        replay.feed(sequence.read(part, COLUMNS), sequence.lists(part))
         facts = replay.take_facts()
         facts.write_parquet(_facts(sequence, part))
         checkpoint.save(replay, _state(sequence, part))

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from kvwitness.audit.pipeline import judge
+from kvwitness.audit.provenance.encode import Lists
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.runs import AuditRun, audit_store
 from kvwitness.audit.store import Store
@@ -53,9 +54,9 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     feed = Replay.feed
 
-    def counting(self: Replay, events: pl.DataFrame) -> None:
+    def counting(self: Replay, events: pl.DataFrame, lists: Lists) -> None:
         counts.append(len(events))
-        feed(self, events)
+        feed(self, events, lists)
 
     monkeypatch.setattr(Replay, "feed", counting)
     return counts

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvwitness.audit.provenance import reclaim
-from kvwitness.audit.provenance.encode import Encoded, Encoder
+from kvwitness.audit.provenance.encode import Encoded, Encoder, Lists
 from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.kernel import run as interpreted
 from kvwitness.audit.provenance.world import World
@@ -21,8 +21,8 @@ I64 = npt.NDArray[np.int64]
 ORPHAN_BOUND_NS = 600 * 1_000_000_000
 FACT_ROWS = 1 << 12
 FACT_PAGES = 1 << 14
-BATCH_PAGES = 1 << 22
-"""About so many pages are encoded at a time."""
+BATCH_ROWS = 1 << 17
+"""So many events are encoded at a time."""
 RECLAIM_PAGES = 1 << 21
 """Page entries of transfers, shares, publications and open reads that are kept without a second look."""
 
@@ -90,16 +90,12 @@ class Replay:
         """Pages touched by events so far."""
         return self.world.counted("page_events")
 
-    def feed(self, events: pl.DataFrame) -> None:
-        """Replay the events of a frame in replay order (columns `encode.COLUMNS`)."""
-        lists = pl.sum_horizontal(pl.col("pages", "src_pages", "dst_pages").list.len().cast(pl.Int64).fill_null(0))
-        piece = events.select((lists.cum_sum() // BATCH_PAGES).alias("piece"))["piece"].to_numpy()
-        cuts = np.flatnonzero(np.diff(piece)) + 1
-        for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(events)], strict=True):
-            if end > start:
-                part = events.slice(start, end - start)
-                self.replay(self.encoder.encode(part))
-                self.reclaim(int(part["ref_ns"][-1]))
+    def feed(self, events: pl.DataFrame, lists: Lists) -> None:
+        """Replay events in replay order (columns `encode.COLUMNS`); `lists` are their page lists, or those of more."""
+        for start in range(0, len(events), BATCH_ROWS):
+            part = events.slice(start, BATCH_ROWS)
+            self.replay(self.encoder.encode(part, lists))
+            self.reclaim(int(part["ref_ns"][-1]))
 
     def replay(self, batch: Encoded) -> None:
         """Replay an encoded batch."""

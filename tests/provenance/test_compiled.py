@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from kvwitness.audit.provenance import replay as driver
-from kvwitness.audit.provenance.encode import COLUMNS
+from kvwitness.audit.provenance.encode import COLUMNS, Lists
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.replay import Replay
 from tests.provenance.support import CASES, facts_of, frame_of, ground_of
@@ -67,9 +67,9 @@ def facts_in_batches(
     frame: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, *, reclaim_pages: int
 ) -> tuple[pl.DataFrame, int]:
     """Facts of a compiled replay in small batches, and how many records of transfers were given back."""
-    monkeypatch.setattr(driver, "BATCH_PAGES", 40)
+    monkeypatch.setattr(driver, "BATCH_ROWS", 40)
     monkeypatch.setattr(driver, "RECLAIM_PAGES", reclaim_pages)
     replay = Replay(ground_of(frame).encoder, compiled=True)
-    replay.feed(frame.select(COLUMNS))
+    replay.feed(frame.select(COLUMNS), Lists.of_frame(frame))
     begun = frame["event"].is_in(["transfer.begin", "transfer.offer"]).sum()
     return replay.take_facts(), begun - replay.world.used("transfers")

@@ -521,7 +521,7 @@ def pool_event(w: Any, e: int) -> None:
     for g in range(base, base + w.pools[w.events[e].pool].size):
         w.pages[g].flags &= ~PF_RESERVED
     for i in range(w.events[e].p_n):
-        w.pages[base + w.listed[w.events[e].p_off + i]].flags |= PF_RESERVED
+        w.pages[base + w.listed_too[w.events[e].p_off + i]].flags |= PF_RESERVED
 
 
 def note_loss(w: Any, source: int, ev: int) -> None:

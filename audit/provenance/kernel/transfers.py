@@ -85,7 +85,7 @@ def begin_transfer(
     if same_offer:
         w.transfers[record].ev = w.transfers[older].ev
     for i in range(s_n):
-        page = w.listed[s_off + i]
+        page = w.listed_too[s_off + i]
         gen = w.pages[w.pools[src_pool].base + page].gen
         if gen_n == 1:
             gen = w.generations[gen_off]
