@@ -16,6 +16,7 @@ import polars as pl
 from kvwitness import __version__
 from kvwitness.audit.pipeline import Ground, Judgement, Progress, _silent, conclude
 from kvwitness.audit.provenance import checkpoint
+from kvwitness.audit.provenance.choice import prepare_for
 from kvwitness.audit.provenance.encode import COLUMNS
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.rules.model import Context
@@ -46,7 +47,7 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
     with FileLock(directory / "lock"):
         progress("ordering events", 0.0)
         with store.reading():
-            sequence = bring_up_to_date(store, directory)
+            sequence = bring_up_to_date(store, directory, prepare_for)
         ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), {}, refused(store))
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -52,6 +52,9 @@ _CLOCKS = {
     "offset_s": pl.Float64,
     "uncertainty_s": pl.Float64,
 }
+
+_LISTS = pa.schema([("ev", pa.int64()), EVENT_SCHEMA.field("pages")])
+_NO_EVENTS = pl.DataFrame(EVENT_SCHEMA.empty_table())
 
 _STATE = "sequence.json"
 _ADDED = ("ev", "ref_ns", "unc_ns", "site")
@@ -125,8 +128,11 @@ def use_of(part: Path) -> Path:
     return part.with_suffix(".use.parquet")
 
 
-def bring_up_to_date(store: Store, directory: Path) -> Sequence:
-    """Add what came into the store since the last call; one process at a time."""
+def bring_up_to_date(store: Store, directory: Path, coming: Callable[[int], None] = lambda pages: None) -> Sequence:
+    """Add what came into the store since the last call; one process at a time.
+
+    `coming` is told early about how many pages the new parts will touch.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     marks, parts = _load(directory)
     snapshot = store.snapshot()
@@ -136,11 +142,12 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
     kept, clocks = _still_good(Sequence(directory, tuple(parts), 0), *_heralds(pieces))
     again = parts[len(kept) :]
     pieces = [*(_void(directory / part.file, part) for part in again), *pieces]
+    coming(sum(piece.pages for piece in pieces))
     made = list(kept)
     for rows, order in _stretches(pieces, clocks):
         _add_parts(directory, picked(pieces, rows), order, made)
     if not made:
-        made.append(_write(directory, [], 0, Order.of_nothing()))
+        made.append(_Unfinished(directory, 0, 0).finished)
     _save(directory, snapshot.marks(), made)
     for name in {p.file for p in again} - {p.file for p in made}:
         for path in _files(directory / name):
@@ -240,64 +247,75 @@ def _cuts(at: I64) -> list[tuple[int, int]]:
 
 
 def _add_parts(directory: Path, pieces: list[Piece], order: Order, made: list[Part]) -> None:
-    """Write a stretch, as parts that are not too large to replay."""
+    """Write a stretch, as parts that are not too large to replay. Each piece is read once."""
     first = made[-1].first_ev + made[-1].rows if made else 0
     in_order = order.rows
     width = np.concatenate([np.full(p.rows, p.pages / p.rows) for p in pieces])
     full = np.maximum(np.cumsum(width[in_order]) // PART_PAGES, np.arange(len(in_order)) // PART_ROWS)
-    edges = [0, *(np.flatnonzero(np.diff(full)) + 1).tolist(), len(in_order)]
-    for low, high in pairwise(edges):
-        rows = np.sort(in_order[low:high])
-        made.append(_write(directory, picked(pieces, rows), first + low, order.of(rows, low)))
+    edges = np.array([0, *(np.flatnonzero(np.diff(full)) + 1).tolist(), len(in_order)])
+    parts = [_Unfinished(directory, first + low, high - low) for low, high in pairwise(edges.tolist())]
+    start = 0
+    for piece in pieces:
+        own = slice(start, start + piece.rows)
+        table, placed_at = piece.read(EVENT_SCHEMA.names), Order(order.rank[own], order.ref_ns[own], order.unc_ns[own])
+        part_of = np.searchsorted(edges, placed_at.rank, side="right") - 1
+        for number in np.unique(part_of).tolist():
+            rows = np.flatnonzero(part_of == number)
+            parts[number].add(_some(table, rows), placed_at.of(rows, -first))
+        start += piece.rows
+    made.extend(part.finished for part in parts)
 
 
-def _write(directory: Path, pieces: list[Piece], first: int, order: Order) -> Part:
-    """Keep some rows as a part; `order` is theirs."""
-    path = directory / f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
-    ev = order.rank + first
-    events, use, touched, start = [pl.DataFrame(EVENT_SCHEMA.empty_table())], [], 0, 0
-    with _Lists(lists_of(path)) as lists:
-        for piece in pieces:
-            table = piece.read(EVENT_SCHEMA.names)
-            lists.add(ev[start : start + piece.rows], table["pages"])
-            frame = pl.from_arrow(table)
-            assert isinstance(frame, pl.DataFrame)
-            use.append(pool_use(frame))
-            touched += int(frame["pages"].list.len().cast(pl.Int64).sum() or 0)
-            events.append(frame.with_columns(pages=pl.when(~pl.col("event").is_in(list(LISTED_APART))).then("pages")))
-            start += piece.rows
-    _keep(use_of(path), joined_use(use))
-    _keep(path, placed(pl.concat(events, how="vertical_relaxed"), ev, order.ref_ns, order.unc_ns))
-    highest = int(order.ref_ns.max()) if len(ev) else 0
-    return Part(path.name, len(ev), first, highest, touched)
+def _some(table: pa.Table, rows: I64) -> pa.Table:
+    """Rows of a table, which ascend; without copying where they follow each other."""
+    if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+        return table.slice(int(rows[0]), len(rows))
+    return table.take(rows)
 
 
-class _Lists:
-    """Writes the page lists of a part, piece by piece."""
+class _Unfinished:
+    """A part that is being written; it is finished with the last of its rows."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._staged = path, path.with_name("." + path.name)
-        self._schema = pa.schema([("ev", pa.int64()), EVENT_SCHEMA.field("pages")])
+    def __init__(self, directory: Path, first: int, rows: int) -> None:
+        self._path = directory / f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
+        self._first, self._rows, self._missing = first, rows, rows
+        self._frames, self._use, self._orders, self._touched = [_NO_EVENTS], [joined_use([])], [Order.of_nothing()], 0
+        self._lists = pq.ParquetWriter(staged(lists_of(self._path)), _LISTS, compression="lz4", use_dictionary=False)
+        if not rows:
+            self._finish()
 
-    def __enter__(self) -> _Lists:
-        self._file = pq.ParquetWriter(self._staged, self._schema, compression="lz4", use_dictionary=False)
-        return self
+    def add(self, table: pa.Table, order: Order) -> None:
+        """Some of its events; `order.rank` is their `ev`."""
+        self._lists.write_table(pa.table([pa.array(order.rank), table["pages"]], schema=_LISTS))
+        frame = pl.DataFrame(table)
+        self._use.append(pool_use(frame))
+        self._touched += int(frame["pages"].list.len().cast(pl.Int64).sum() or 0)
+        apart = pl.col("event").is_in(list(LISTED_APART))
+        self._frames.append(frame.with_columns(pages=pl.when(~apart).then("pages")))
+        self._orders.append(order)
+        self._missing -= len(frame)
+        if not self._missing:
+            self._finish()
 
-    def add(self, ev: I64, pages: pa.ChunkedArray) -> None:
-        """The lists of events `ev`; those that have none are left out."""
-        table = pa.table([pa.array(ev), pages], schema=self._schema)
-        self._file.write_table(table.filter(pc.is_valid(pages)) if pages.null_count else table)
+    def _finish(self) -> None:
+        self._lists.close()
+        staged(lists_of(self._path)).rename(lists_of(self._path))
+        _keep(use_of(self._path), joined_use(self._use))
+        order = Order.joined(self._orders)
+        _keep(self._path, placed(pl.concat(self._frames), order.rank, order.ref_ns, order.unc_ns))
+        highest = int(order.ref_ns.max(initial=0))
+        self.finished = Part(self._path.name, self._rows, self._first, highest, self._touched)
+        del self._frames, self._orders
 
-    def __exit__(self, kind: object, exc: object, trace: object) -> None:
-        self._file.close()
-        if kind is None:
-            self._staged.rename(self._path)
+
+def staged(path: Path) -> Path:
+    """Where a file is written before it takes its name."""
+    return path.with_name("." + path.name)
 
 
 def _keep(path: Path, frame: pl.DataFrame) -> None:
-    staged = path.with_name("." + path.name)
-    frame.write_parquet(staged, compression="lz4", row_group_size=131_072, statistics=True)
-    staged.rename(path)
+    frame.write_parquet(staged(path), compression="lz4", row_group_size=131_072, statistics=True)
+    staged(path).rename(path)
 
 
 def _files(part: Path) -> tuple[Path, ...]:

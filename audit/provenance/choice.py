@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
 
 from kvwitness.audit.errors import KvwitnessError
 
@@ -21,3 +23,16 @@ def compiled_for(page_events: int) -> bool:
     if wanted in ("compiled", "python"):
         return wanted == "compiled"
     return page_events > INTERPRET_BELOW
+
+
+def prepare_for(page_events: int) -> None:
+    """Begin to compile, if a replay of so many page events will want it, while the caller does something else."""
+    if compiled_for(page_events):
+        threading.Thread(target=_compile, name="compile-kernel").start()
+
+
+def _compile() -> None:
+    from kvwitness.audit.provenance import native  # the compiler takes a while to load
+
+    with suppress(Exception):  # whoever needs it fails by himself, where it can be told
+        native.compiled()

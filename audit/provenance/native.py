@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -25,6 +26,8 @@ WORLD = Layout(
 INLINE_BELOW = 100
 """Lower than the usual 225: halves the time to compile, and what runs often is inlined all the same."""
 
+_ONE = threading.Lock()
+
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -37,9 +40,14 @@ def intermediate(machine: Any) -> str:
     return str(module.module)
 
 
-@cache
 def compiled() -> Callable[[World, int, int], int]:
-    """`kernel.run.run`, compiled; the interpreter's lock is free while it runs."""
+    """`kernel.run.run`, compiled; the interpreter's lock is free while it runs. Waits for who is at it already."""
+    with _ONE:
+        return _compiled()
+
+
+@cache
+def _compiled() -> Callable[[World, int, int], int]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(

@@ -48,8 +48,13 @@ class Order:
         return rows
 
     def of(self, rows: I64, low: int) -> Order:
-        """Of some rows that follow each other in replay order from place `low` on."""
+        """Of some rows, counting places from `low` on."""
         return Order(self.rank[rows] - low, self.ref_ns[rows], self.unc_ns[rows])
+
+    @classmethod
+    def joined(cls, orders: list[Order]) -> Order:
+        """Of the events of several, one after the other."""
+        return cls(*(np.concatenate([getattr(o, name) for o in orders]) for name in ("rank", "ref_ns", "unc_ns")))
 
     @classmethod
     def of_nothing(cls) -> Order:
