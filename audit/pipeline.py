@@ -12,6 +12,7 @@ from kvwitness.audit.provenance.actors import Actors
 from kvwitness.audit.provenance.choice import compiled_for
 from kvwitness.audit.provenance.encode import COLUMNS, Encoder, Lists
 from kvwitness.audit.provenance.facts import named
+from kvwitness.audit.provenance.open_reads import ended_later
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.pools import pool_use, pools_of, sources_of
 from kvwitness.audit.provenance.replay import Replay
@@ -116,6 +117,7 @@ class Ground:
             pools_of(use, events),
             sources,
             losses=frozenset(losses.to_list()),
+            read_on=frozenset(ended_later(events, page_events)),
             transfer_writers=writers,
         )
         horizon = events.select(pl.col("ref_ns").max()).collect().item() or 0

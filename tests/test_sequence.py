@@ -269,6 +269,23 @@ def test_a_read_that_ends_in_the_next_part(op: str, phase: dict[str, str], store
     assert_as_of_one_piece(runs[-1], trace.events())
 
 
+def test_a_read_that_shows_to_have_gone_on_in_the_next_part(store: Store, fed: list[int]) -> None:
+    """Stated as a whole at first: that it went on is known only with its end, and the first part is replayed again."""
+    trace = served(pool(Trace()), 2, "r1", "t-a", 5)
+    where: dict[str, Any] = {"pool": "e/0/kv", "pages": [3]}
+    trace.add(3, "e/0", "page.alloc", **where, request="r1", tenant="t-a")
+    trace.add(4, "e/0", "page.write", **where, request="r1", op="forward", tok=[0, 16])
+    trace.add(5, "e/0", "page.read", **where, request="r1", op="decode", tok=[0, 16])
+    trace.add(6, "e/0", "page.free", **where, request="r1", reason="finish")
+    trace.add(60, "e/0", "page.alloc", **where, request="r2", tenant="t-b")
+    trace.add(61, "e/0", "page.write", **where, request="r2", op="forward", tok=[0, 16])
+    trace.add(62, "e/0", "page.read", **where, request="r1", op="decode", tok=[0, 16], phase="end")
+    runs = audited(store, [events_in(trace, 0, 50), events_in(trace, 50, 99)])
+    assert fed == [9, 9, 3]
+    assert_as_of_one_piece(runs[-1], trace.events())
+    assert "late-read" in runs[-1].judgement.findings["rule"].to_list()
+
+
 # --------------------------------------------------------------------------- what lies on disk
 
 

@@ -51,6 +51,7 @@ def _taken_for_granted(replay: Replay, upto: int, tenants: dict[str, int]) -> di
     )
     return {
         "losses": np.array(sorted(ev for ev in encoder.losses if ev < upto), np.int64),
+        "read_on": np.array(sorted(ev for ev in encoder.read_on if ev < upto), np.int64),
         **{f"request_{name}": said[name].to_numpy() for name in said.columns},
     }
 

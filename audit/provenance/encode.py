@@ -168,6 +168,8 @@ class Encoder:
     pairs: dict[int, int] = field(default_factory=dict)
     losses: frozenset[int] = frozenset()
     """The last events (`ev`) before a loss of telemetry, and the first after it."""
+    read_on: frozenset[int] = frozenset()
+    """Reads (`ev`) that were stated as a whole and whose end is stated later all the same; see `kvwitness.audit.provenance.open_reads`."""
     transfer_writers: set[int] = field(default_factory=set)
     """Sources that report the bytes of transfers as they land; who is not given here is found out batch by batch."""
 
@@ -191,7 +193,7 @@ class Encoder:
         untraced = (e["kind"] == k.K_READ) & (traced[e["pool"]] == 0)
         e["kind"] = np.where(untraced, k.K_NONE, e["kind"])  # a store of which nothing but reads is on record
         self._pairs(e)
-        self._flags(e)
+        self._flags(e, events["ev"].to_numpy())
         if self.losses:
             lost = events["ev"].is_in(list(self.losses)).to_numpy()
             e["flags"] |= np.where(lost, k.F_LOSS, 0)
@@ -283,13 +285,12 @@ class Encoder:
             rows = np.array([self.pairs.setdefault(key, len(self.pairs)) for key in unique.tolist()], np.int64)
             e[column][has] = rows[inverse] if len(rows) else 0
 
-    def _flags(self, e: Columns) -> None:
+    def _flags(self, e: Columns, ev: I64) -> None:
         kinds = e["kind"]
         read = kinds == k.K_READ
         remote = (e["op"] == k.OP_TRANSFER) | (e["op"] == k.OP_OFFLOAD) | (e["op"] == k.OP_COPY)
-        ends = read & (e["phase"] == k.PH_END)
-        closed = np.isin(e["rp"] * 16 + e["op"], np.unique((e["rp"] * 16 + e["op"])[ends])) if ends.any() else False
-        keep = read & ~ends & (remote | (e["phase"] == k.PH_BEGIN) | closed)
+        opened = np.isin(ev, list(self.read_on)) if self.read_on else False
+        keep = read & (e["phase"] != k.PH_END) & (remote | (e["phase"] == k.PH_BEGIN) | opened)
         e["flags"] |= np.where(keep, k.F_RECORD, 0)
         nobody = (kinds == k.K_FREE) & (e["actor"] == 0)
         e["flags"] |= np.where(nobody, k.F_ANYONE, 0)
