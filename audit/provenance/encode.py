@@ -169,7 +169,7 @@ class Encoder:
     losses: frozenset[int] = frozenset()
     """The last events (`ev`) before a loss of telemetry, and the first after it."""
     read_on: frozenset[int] = frozenset()
-    """Reads (`ev`) that were stated as a whole and whose end is stated later all the same; see `kvwitness.audit.provenance.open_reads`."""
+    """Reads (`ev`) that were stated as a whole and whose end is stated later all the same (see `open_reads`)."""
     transfer_writers: set[int] = field(default_factory=set)
     """Sources that report the bytes of transfers as they land; who is not given here is found out batch by batch."""
 

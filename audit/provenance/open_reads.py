@@ -26,9 +26,7 @@ def ended_later(events: pl.LazyFrame, page_events: pl.LazyFrame) -> list[int]:
     both = pl.concat([begun, ends])
     lists = page_events.select("ev", "pages").join(both.lazy().select("ev"), on="ev", how="semi").collect()
     text = pl.col("pages").list.eval(pl.element().cast(pl.String)).list.join(",")  # no join goes by lists
-    named = both.join(lists, on="ev").with_columns(
-        pages=pl.col("pages").list.eval(pl.element().cast(pl.String)).list.join(",")
-    )
+    named = both.join(lists, on="ev").with_columns(pages=text)
     last = named.filter(pl.col("phase") == "end").group_by(*key, "pages").agg(end=pl.col("ev").max())
     matched = named.filter(pl.col("phase").is_null()).join(last, on=[*key, "pages"], nulls_equal=True)
     return matched.filter(pl.col("ev") < pl.col("end"))["ev"].to_list()
