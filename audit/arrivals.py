@@ -28,6 +28,8 @@ class Piece:
     rows: int
     pages: int
     """About how many pages its page lists have together."""
+    filled: frozenset[str]
+    """Event columns of which some row may have a value."""
     read: Callable[[list[str]], pa.Table]
     """The given event columns of all rows."""
 
@@ -41,7 +43,8 @@ class Piece:
         """A piece of these of its rows; they ascend."""
         if len(rows) == self.rows:
             return self
-        return Piece(len(rows), self.pages * len(rows) // self.rows, lambda columns: self.read(columns).take(rows))
+        pages = self.pages * len(rows) // self.rows
+        return Piece(len(rows), pages, self.filled, lambda columns: self.read(columns).take(rows))
 
 
 def new_pieces(snapshot: Snapshot, marks: Mapping[str, int]) -> list[Piece]:
@@ -52,7 +55,7 @@ def new_pieces(snapshot: Snapshot, marks: Mapping[str, int]) -> list[Piece]:
         footer = pq.read_metadata(path)
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
-            whole = Piece(group.num_rows, _pages(group), partial(_read, path, number))
+            whole = Piece(group.num_rows, _pages(group), _filled(group), partial(_read, path, number))
             pieces.append(whole.some(np.flatnonzero(_beyond(whole, marks))) if marks else whole)
     return [piece for piece in pieces if piece.rows]
 
@@ -65,6 +68,19 @@ def _read(path: Path, group: int, columns: list[str]) -> pa.Table:
 def _pages(group: Any) -> int:
     columns = (group.column(number) for number in range(group.num_columns))
     return sum(int(column.num_values) for column in columns if column.path_in_schema.startswith("pages."))
+
+
+def _filled(group: Any) -> frozenset[str]:
+    """Columns that the statistics do not show to be empty; those of lists are not counted on."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return frozenset(
+        column.path_in_schema.split(".")[0]
+        for column in columns
+        if "." in column.path_in_schema
+        or column.statistics is None
+        or not column.statistics.has_null_count
+        or column.statistics.null_count < column.num_values
+    )
 
 
 def _beyond(piece: Piece, marks: Mapping[str, int]) -> npt.NDArray[np.bool_]:

@@ -24,6 +24,9 @@ from kvwitness.audit.sequence import Part, Sequence, bring_up_to_date
 from kvwitness.audit.store import Store
 from kvwitness.audit.store.durable import FileLock
 
+STATE_EVERY = 8
+"""A state is as large as all pools together, so that not every part of a long record keeps one."""
+
 
 @dataclass(frozen=True)
 class AuditRun:
@@ -83,7 +86,8 @@ def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[p
         replay.feed(sequence.read(part, COLUMNS), sequence.lists(part))
         facts = replay.take_facts()
         facts.write_parquet(_facts(sequence, part))
-        checkpoint.save(replay, _state(sequence, part))
+        if _state_kept(sequence, start + number):
+            checkpoint.save(replay, _state(sequence, part))
         known.append(facts)
     replay.orphans(ground.horizon_ns, max(0, sequence.rows - 1))
     _tidy(sequence)
@@ -105,12 +109,20 @@ def _resumed(sequence: Sequence, ground: Ground, touched: int) -> tuple[Replay, 
     return ground.replay(touched), []
 
 
+def _state_kept(sequence: Sequence, number: int) -> bool:
+    """Whether the replay's state after that part stays: after the last two, which late events may void, and some."""
+    return number >= len(sequence.parts) - 2 or number % STATE_EVERY == STATE_EVERY - 1
+
+
 def _tidy(sequence: Sequence) -> None:
-    """States and facts of parts that are no more."""
+    """Remove states and facts of parts that are no more, and states that are not worth their room."""
     wanted = {p.file.removesuffix(".parquet") for p in sequence.parts}
     for path in sequence.directory.glob("part-*"):
         if path.name.split(".", 1)[0] not in wanted:
             path.unlink(missing_ok=True)
+    for number, part in enumerate(sequence.parts):
+        if not _state_kept(sequence, number):
+            _state(sequence, part).unlink(missing_ok=True)
 
 
 def tables(judgement: Judgement, run_id: str, started_ns: int) -> dict[str, pl.DataFrame]:

@@ -35,8 +35,11 @@ I64 = npt.NDArray[np.int64]
 WHOLE_ROWS = 3_000_000
 """Up to so many new events are put in order at once, which is exact whatever the clocks did."""
 
-PART_ROWS = 1_000_000
-"""A part has about so many events; beyond `WHOLE_ROWS` it is cut where corrected clocks say."""
+STRETCH_ROWS = 1_000_000
+"""Beyond that, about so many at a time, cut where corrected clocks say."""
+
+PART_ROWS = 1 << 18
+"""A part has at most so many events."""
 
 PART_PAGES = 1 << 24
 """A part's events touch about so many pages, all of which are in memory while it is replayed."""
@@ -55,6 +58,15 @@ _CLOCKS = {
 
 _LISTS = pa.schema([("ev", pa.int64()), EVENT_SCHEMA.field("pages")])
 _NO_EVENTS = pl.DataFrame(EVENT_SCHEMA.empty_table())
+_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **_NO_EVENTS.schema,
+    "ref_ns": pl.Int64,
+    "unc_ns": pl.Int64,
+    "site": pl.String,
+    "ev": pl.Int64,
+}
+_ALWAYS = ["time_ns", "event", "source", "seq", "pages", "tok_first", "tok_end"]
+"""Columns that a part has, whether or not there is a value in them."""
 
 _STATE = "sequence.json"
 _ADDED = ("ev", "ref_ns", "unc_ns", "site")
@@ -87,7 +99,7 @@ class Sequence:
 
     def scan(self) -> pl.LazyFrame:
         """All events, lazily, in replay order; page lists of the kinds in `LISTED_APART` are null."""
-        return pl.scan_parquet([self.path(p) for p in self.parts], glob=False, hive_partitioning=False)
+        return _scan([self.path(p) for p in self.parts])
 
     def scan_pages(self) -> pl.LazyFrame:
         """All events with all their page lists."""
@@ -96,7 +108,7 @@ class Sequence:
 
     def read(self, part: Part, columns: list[str]) -> pl.DataFrame:
         """Columns of the events of one part; page lists of the kinds in `LISTED_APART` are null."""
-        return pl.read_parquet(self.path(part), columns=columns, glob=False, hive_partitioning=False)
+        return _scan([self.path(part)]).select(columns).collect()
 
     def lists(self, part: Part) -> Lists:
         """The page lists of one part."""
@@ -116,6 +128,11 @@ class Sequence:
     def rows(self) -> int:
         """Number of events."""
         return sum(p.rows for p in self.parts)
+
+
+def _scan(parts: list[Path]) -> pl.LazyFrame:
+    """Parts below each other; a column that has no value in one is not kept there."""
+    return pl.scan_parquet(parts, schema=_SCHEMA, missing_columns="insert", glob=False)
 
 
 def lists_of(part: Path) -> Path:
@@ -171,14 +188,15 @@ def _void(path: Path, part: Part) -> Piece:
     """A part that is put in order again."""
 
     def read(columns: list[str]) -> pa.Table:
-        table = pq.read_table(path, columns=list({*columns, "ev"}), partitioning=None)
+        table = _scan([path]).select(*columns, "ev").collect().to_arrow()
         if "pages" in columns:
             lists = pq.read_table(lists_of(path), partitioning=None)
             place = pc.index_in(table["ev"], value_set=lists["ev"].combine_chunks())
             table = table.drop_columns("pages").append_column("pages", lists["pages"].take(place))
         return table.select(columns).cast(pa.schema([EVENT_SCHEMA.field(name) for name in columns]))
 
-    return Piece(part.rows, part.page_events, read)
+    kept = frozenset(pl.read_parquet_schema(path))
+    return Piece(part.rows, part.page_events, kept, read)
 
 
 def _still_good(done: Sequence, arrived: pl.DataFrame, said: pl.DataFrame) -> tuple[list[Part], pl.DataFrame]:
@@ -233,12 +251,12 @@ def _corrected(piece: Piece, clocks: pl.DataFrame) -> I64:
 
 
 def _cuts(at: I64) -> list[tuple[int, int]]:
-    """Stretches of time of about `PART_ROWS` events each, in whole seconds."""
+    """Stretches of time of about `STRETCH_ROWS` events each, in whole seconds."""
     grain = 1_000_000_000
     seconds, counts = np.unique(at // grain, return_counts=True)
     edges, rows = [int(seconds[0])], 0
     for second, count in zip(seconds.tolist(), counts.tolist(), strict=True):
-        if rows and rows + count > PART_ROWS:
+        if rows and rows + count > STRETCH_ROWS:
             edges.append(second)
             rows = 0
         rows += count
@@ -257,7 +275,8 @@ def _add_parts(directory: Path, pieces: list[Piece], order: Order, made: list[Pa
     start = 0
     for piece in pieces:
         own = slice(start, start + piece.rows)
-        table, placed_at = piece.read(EVENT_SCHEMA.names), Order(order.rank[own], order.ref_ns[own], order.unc_ns[own])
+        table = piece.read([name for name in EVENT_SCHEMA.names if name in piece.filled or name in _ALWAYS])
+        placed_at = Order(order.rank[own], order.ref_ns[own], order.unc_ns[own])
         part_of = np.searchsorted(edges, placed_at.rank, side="right") - 1
         for number in np.unique(part_of).tolist():
             rows = np.flatnonzero(part_of == number)
@@ -279,7 +298,8 @@ class _Unfinished:
     def __init__(self, directory: Path, first: int, rows: int) -> None:
         self._path = directory / f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
         self._first, self._rows, self._missing = first, rows, rows
-        self._frames, self._use, self._orders, self._touched = [_NO_EVENTS], [joined_use([])], [Order.of_nothing()], 0
+        self._frames: list[pl.DataFrame] = []
+        self._use, self._orders, self._touched = [joined_use([])], [Order.of_nothing()], 0
         self._lists = pq.ParquetWriter(staged(lists_of(self._path)), _LISTS, compression="lz4", use_dictionary=False)
         if not rows:
             self._finish()
@@ -302,7 +322,10 @@ class _Unfinished:
         staged(lists_of(self._path)).rename(lists_of(self._path))
         _keep(use_of(self._path), joined_use(self._use))
         order = Order.joined(self._orders)
-        _keep(self._path, placed(pl.concat(self._frames), order.rank, order.ref_ns, order.unc_ns))
+        _keep(
+            self._path,
+            placed(pl.concat(self._frames or [_NO_EVENTS], how="diagonal"), order.rank, order.ref_ns, order.unc_ns),
+        )
         highest = int(order.ref_ns.max(initial=0))
         self.finished = Part(self._path.name, self._rows, self._first, highest, self._touched)
         del self._frames, self._orders

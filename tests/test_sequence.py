@@ -151,12 +151,26 @@ def test_an_empty_store_and_its_first_events(store: Store) -> None:
 
 def test_many_events_are_dealt_with_in_stretches(store: Store, fed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvwitness.audit.sequence.WHOLE_ROWS", 0)
-    monkeypatch.setattr("kvwitness.audit.sequence.PART_ROWS", 60)
+    monkeypatch.setattr("kvwitness.audit.sequence.STRETCH_ROWS", 60)
     events = generate(26, "timeout-with-writer-open", requests=6).events
     (run,) = audited(store, [events])
     assert len(fed) > 2
     assert sum(fed) == len(events)
     assert_as_of_one_piece(run, events)
+
+
+@pytest.mark.parametrize("bound", [("PART_ROWS", 60), ("PART_PAGES", 150)])
+def test_parts_are_bounded(
+    bound: tuple[str, int], store: Store, fed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"kvwitness.audit.sequence.{bound[0]}", bound[1])
+    pieces = cut(generate(26, "timeout-with-writer-open", requests=6).events, 2, 1)
+    runs = audited(store, pieces)
+    assert len(fed) > 3
+    states = list((store.checkpoint_dir / "audit").glob("part-*.state.npz"))
+    assert 2 <= len(states) <= 3
+    assert sum(fed) == sum(map(len, pieces))
+    assert_as_of_one_piece(runs[-1], [event for piece in pieces for event in piece])
 
 
 # ------------------------------------------------------------- what only the whole record says

@@ -51,6 +51,7 @@ class Pools:
 def pool_use(events: pl.DataFrame) -> pl.DataFrame:
     """What events say of pools without being `engine.pool`: one row per pool, source and kind of event.
 
+    Columns of pools and their page lists may be left out where no event has them.
     Columns: pool, source, event, last (highest page number), guess (positions per page that writes imply).
     """
     n = pl.col("pages").list.len().cast(pl.Int64)
@@ -65,7 +66,10 @@ def pool_use(events: pl.DataFrame) -> pl.DataFrame:
             ("src_pool", "src_pages"),
             ("dst_pool", "dst_pages"),
         )
+        if pool in events.columns and pages in events.columns
     ]
+    if not named:
+        return joined_use([])
     rows = pl.concat(named).filter(pl.col("pool").is_not_null())
     return rows.group_by(USE_KEY).agg(pl.col("last", "guess").max()).sort(USE_KEY).collect()
 
