@@ -43,7 +43,7 @@ def flat(pages: PageIds) -> npt.NDArray[Any]:
     if isinstance(pages, int):
         return np.array([pages], np.int64)
     if isinstance(pages, range):
-        return np.arange(pages.start, pages.stop, pages.step, np.int64)
+        return np.arange(pages.start, pages.stop, pages.step, dtype=np.int64)
     if isinstance(pages, list | tuple):
         try:
             return np.frombuffer(array("I", pages), np.uint32)  # much quicker than asking numpy
@@ -64,7 +64,8 @@ def arena_writers(
 ) -> tuple[Callable[[int], int], Callable[[PageIds], int]]:
     """Two functions with one memory: `reserve` and `pages_piece`.
 
-    `reserve` claims bytes (a multiple of `ALIGN`) in one stretch and returns their absolute position; it raises TooLarge.
+    `reserve` claims bytes (a multiple of `ALIGN`) in one stretch and returns their absolute position, or raises
+    TooLarge.
     `pages_piece` puts a page list there, as the only item of a piece, and returns the position of the piece.
     """
     arena, arena_at, limit, word = sizes.arena, sizes.arena_at, sizes.largest_piece, int(Word.ARENA_END)
@@ -88,9 +89,9 @@ def arena_writers(
         return start
 
     def pages_piece(pages: PageIds) -> int:
-        ids = pages if pages.__class__ is ndarray else flat(pages)
-        form, view, width = views[ids.dtype.char]  # type: ignore[union-attr]
-        count = len(ids)  # type: ignore[arg-type]
+        ids: npt.NDArray[Any] = pages if pages.__class__ is ndarray else flat(pages)
+        form, view, width = views[ids.dtype.char]
+        count = len(ids)
         size = count * width
         total = 127 + size & -64
         start = reserve(total)

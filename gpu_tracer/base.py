@@ -125,7 +125,7 @@ class Recorder(PerThread):
             return None
         if self._lease is None:
             self._lease = self._pens.take()
-        return self._lease and self._lease.pen
+        return None if self._lease is None else self._lease.pen
 
     def _failed(self, pen: Pen, kind: object, error: Exception) -> None:
         name = type(error).__name__

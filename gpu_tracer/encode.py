@@ -63,6 +63,9 @@ class Encoder:
                 raise ValueError(f"{name} is the ring's own")
             if name == "t":
                 event.time_ns = _nanoseconds(value)
+                if not event.time_ns:  # in a record, 0 says that it is torn
+                    event.add_field("t", ItemForm.INT, _integer(0))
+                    event.time_ns = 1
             elif name in FIELDS:
                 self._put(event, name, value)
             else:
@@ -75,7 +78,10 @@ class Encoder:
         if event.items:
             event.flags |= Flag.ARENA
             arena = self._ring.piece(event.items)
-        event.put(code, arena)
+        try:
+            event.put(code, arena)
+        except struct.error:
+            raise OverflowError("a number does not fit") from None
 
     def _put(self, event: _Event, name: str, value: _Value) -> None:
         form = FIELDS[name].form

@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,7 +62,8 @@ class Put(Protocol):
         tok: tuple[int, int] = (0, 0),
         number: int = 0,
         time_ns: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Write it; `time_ns` is when it was observed (None: now)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def record_writers(
     pages_piece: Callable[[PageIds], int],
 ) -> Writers:
     """The functions that write records of one ring; they share the last number."""
-    mapped: mmap.mmap | None = ring
+    mapped: Any = ring
     pack, now, wrap = RECORD.pack_into, time.time_ns, sizes.slots * RECORD_BYTES - 1
     counts = [0] * COUNTERS  # of what `put` wrote; the short ways have their own codes and counts
     last = 0
@@ -122,7 +123,7 @@ def record_writers(
         counters[kind] = counts[kind]
 
     def settle(seq: int) -> bool:
-        """After an exception: whether the record was finished. If not, its number is given back, or its place filled."""
+        """After an exception: whether the record was finished; if not, give its number back, or fill its place."""
         nonlocal last
         if mapped is None:
             return False
@@ -263,6 +264,3 @@ def record_writers(
         mapped = None
 
     return Writers(put, owning, touching, shut)
-
-
-__all__ = ["General", "Own", "Put", "Sequence", "Touch", "Writers", "record_writers"]

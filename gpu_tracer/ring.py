@@ -91,12 +91,12 @@ class Ring:
         """Say that the writer is done, and give the file up: from now on it may be read to its end and removed."""
         self.writers.shut()
         self._words[Word.STATE] = CLOSED
-        os.close(self._file.fd)
+        os.close(self._file.lock)
 
     def abandon(self) -> None:
         """In a process that was forked off: let go of the file, which belongs to the parent."""
         self.writers.shut()
-        os.close(self._file.fd)
+        os.close(self._file.lock)
 
 
 class Numbered:

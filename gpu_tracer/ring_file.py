@@ -27,10 +27,11 @@ from kvwitness.audit.trace.ring import (
 
 @dataclass(frozen=True)
 class RingFile:
-    """An open ring file. The lock on `fd` is held until the process ends, however it ends, or the file is closed."""
+    """An open ring file."""
 
     path: Path
-    fd: int
+    lock: int
+    """A file descriptor that holds a lock until it is closed, or the process ends, however it does."""
     map: mmap.mmap
     source: str
     """The name that was asked for, `/`, and eight hex digits of the ring's id: no two rings number one source."""
@@ -50,18 +51,23 @@ def create(directory: Path, source: str, sizes: Sizes) -> RingFile:
     path = directory / f"{os.getpid()}-{ring:016x}{SUFFIX}"
     unfinished = path.with_suffix(UNFINISHED)
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    lock = None
     try:
-        # A flock goes with the open file: it ends when the last process that has it open is gone.
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.posix_fallocate(fd, 0, sizes.total)
         mapped = mmap.mmap(fd, sizes.total, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        # A flock goes with one opening of the file, so it is not that of the map, which keeps its own for good.
+        lock = os.open(unfinished, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _describe(mapped, ring, named.encode(), sizes)
         os.rename(unfinished, path)
     except BaseException:
-        os.close(fd)
+        if lock is not None:
+            os.close(lock)
         unfinished.unlink(missing_ok=True)
         raise
-    return RingFile(path, fd, mapped, named)
+    finally:
+        os.close(fd)
+    return RingFile(path, lock, mapped, named)
 
 
 def _describe(mapped: mmap.mmap, ring: int, source: bytes, sizes: Sizes) -> None:

@@ -75,7 +75,9 @@ class Tracer(Lifecycle):
 
         With `to` (`cache`, `session`, `snapshot`) ownership passes on and the content stays.
         """
-        self._begin()["free"](pool, pages, request, reason=reason, tenant=tenant, gen=gen, holder=holder, to=to, path=path)
+        self._begin()["free"](
+            pool, pages, request, reason=reason, tenant=tenant, gen=gen, holder=holder, to=to, path=path
+        )
 
     def write(
         self,
@@ -127,7 +129,9 @@ class Tracer(Lifecycle):
         The read stays open until `phase="end"`, the end of the request or its `free`, so an engine need not repeat it
         at each step for pages that it has read before. `op` is `decode`, `prefill`, `transfer`, `offload` or `copy`.
         """
-        self._begin()["read"](pool, pages, request, tok=tok, op=op, step=step, phase=phase, tenant=tenant, transfer=transfer)
+        self._begin()["read"](
+            pool, pages, request, tok=tok, op=op, step=step, phase=phase, tenant=tenant, transfer=transfer
+        )
 
     def share(
         self,

@@ -10,9 +10,9 @@ Everything is little-endian. One thread writes, anybody may read at the same tim
 - A record ends with its `seq`, which is written last: where it is not the expected one, there is no record (yet).
 - A string's number and a piece's own position are written last and first; they tell when either was overwritten.
 - `Word.ARENA_END` is raised before a piece is written, so a piece is intact as long as that is at most one arena ahead.
-- The counters (one per code of a kind, cumulative) are raised after the record: their sum is the last `seq`, or one less while
-  a record is being finished. Each record holds its own count within its code, so that counters can be had for any
-  record: that is how "N emitted, M seen" is proved per kind across a loss.
+- The counters (one per code of a kind, cumulative) are raised after the record: their sum is the last `seq`, or one
+  less while a record is being finished. Each record holds its own count within its code, so that the counters can be
+  had for any record: that is how "N emitted, M seen" is proved per kind across a loss.
 
 A record has slots for what the frequent kinds say (`SLOTS`); any other field goes to the arena, so that each event of
 the vocabulary can be written. Standard library only.
@@ -64,7 +64,7 @@ class Word(IntEnum):
     """0, or `CLOSED` once the writer has said that it is done."""
     ARENA_END = 10
     FAILED = 11
-    """Events that could not be recorded; each stands in the ring as a record of kind `LOST`, where that was possible."""
+    """Events that could not be recorded; each has a record of kind `LOST` in its place, where that was possible."""
     SCRUBBED = 12
     """Values that were dropped or replaced because a trace must not contain them."""
     SOURCE_BYTES = 13
