@@ -323,8 +323,8 @@ def _remove_stale(path: Path) -> None:
     except OSError:
         return  # it is a ring by now, or gone
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if time.time() - os.fstat(fd).st_mtime > _STALE_S:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
     except OSError:
         pass  # it is being made

@@ -26,7 +26,7 @@ from kvwitness.audit.trace.ring import (
     ItemForm,
     Slots,
 )
-from kvwitness.audit.trace.times import NANOSECONDS_FROM
+from kvwitness.audit.trace.times import time_ns
 from kvwitness.gpu_tracer.arena import flat
 from kvwitness.gpu_tracer.ring import Numbered, Ring
 
@@ -215,12 +215,8 @@ def _text(form: Form, value: _Value) -> str:
 
 
 def _nanoseconds(value: float | int) -> int:
-    """Seconds since the epoch, or nanoseconds where it is an integer so large."""
-    if isinstance(value, bool):
-        raise TypeError("not a time")
-    if isinstance(value, int) and value >= NANOSECONDS_FROM:
-        return value
-    return round(value * 10**9)
+    """Seconds since the epoch, or nanoseconds where it is an integer so large; as JSON with these digits is read."""
+    return time_ns("t", value, b'{"t":%s}' % repr(value).encode())
 
 
 def _integer(value: _Value) -> bytes:
