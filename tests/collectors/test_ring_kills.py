@@ -1,0 +1,25 @@
+"""Engines and tails that are killed at random moments."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.collectors.ring_kills import Field, lives, tails
+
+KILLS = int(os.environ.get("KVWITNESS_KILLS", "12"))
+
+
+@pytest.mark.kills
+def test_what_a_killed_engine_had_recorded_is_in_the_store(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    assert lives(Field(tmp_path, random.Random(seed)), KILLS) == [], f"seed {seed}"
+
+
+@pytest.mark.kills
+def test_a_killed_tail_doubles_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    assert tails(Field(tmp_path, random.Random(seed)), KILLS) == [], f"seed {seed}"
