@@ -173,7 +173,7 @@ def record_writers(
                 last = seq = last + 1
                 pack(
                     mapped, (seq << 6 & wrap) + HEADER_BYTES, now(), arena,
-                    texts[request], tenants[tenant], texts[pool], texts[label],
+                    texts[request], 0 if tenant is None else tenants[tenant], texts[pool], texts[label],
                     first, count, 0, 0, number, done & 0xFFFF, kind, flags, seq,
                 )  # fmt: skip
             except BaseException as error:
@@ -241,7 +241,7 @@ def record_writers(
                 last = seq = last + 1
                 pack(
                     mapped, (seq << 6 & wrap) + HEADER_BYTES, now(), arena,
-                    texts[request], tenants[tenant], texts[pool], texts[op],
+                    texts[request], 0 if tenant is None else tenants[tenant], texts[pool], texts[op],
                     first, count, tok_first, tok_end, number, done & 0xFFFF, kind, flags, seq,
                 )  # fmt: skip
             except BaseException as error:
