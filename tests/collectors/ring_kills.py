@@ -154,6 +154,25 @@ def lives(field: Field, kills: int) -> list[str]:
     return found
 
 
+def overrun(field: Field, seconds: float) -> tuple[list[str], int]:
+    """Follow an engine that writes more than its ring holds between two looks; what is wrong, and events lost."""
+    running = field.engine(SMALL)
+    running.wait(1)
+    with Tail(field.rings, field.store) as tail:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            tail.poll()
+            time.sleep(field.generator.uniform(0, 0.004))
+        tail.flush()
+        returned = running.kill()
+        tail.once()
+    [followed] = tail.rings.values()
+    found = judge(rows(field.store), returned, SMALL.slots)
+    if followed.differing or not followed.removed:
+        found.append(str(followed.to_dict()))
+    return found, followed.lost
+
+
 def judge(events: list[dict[str, Any]], returned: int, slots: int | None) -> list[str]:
     """What is wrong with the rows of one life, of which `returned` calls had returned.
 
