@@ -190,6 +190,8 @@ def judge(events: list[dict[str, Any]], returned: int, slots: int | None) -> lis
     found += [f"not as recorded: {row}" for row in whole if wrong(row)][:3]
     if len(whole) + sum(row["dropped"] for row in gaps) != last:
         found.append(f"{len(whole)} events and {gaps[:3]} do not make {last}")
+    if any(row["reason"] == "damaged record" for row in gaps):
+        found.append("read while it was being overwritten")
     if slots is None and gaps:
         found.append(f"lost although there was room: {gaps[:3]}")
     in_ring = [row for row in gaps if slots is not None and row["to_seq"] > last - slots + 1]

@@ -19,7 +19,7 @@ import pytest
 from kvwitness.audit.cli.app import run
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import DiskFull, Store, Writer
-from kvwitness.audit.trace.ring import COUNTERS_AT, HEADER_BYTES, QUICK, Sizes
+from kvwitness.audit.trace.ring import COUNTERS_AT, HEADER_BYTES, QUICK, Sizes, Word
 from kvwitness.collectors.ring_tail import Tail
 from kvwitness.collectors.tail_state import State
 from kvwitness.gpu_tracer.tracer import Tracer
@@ -122,6 +122,17 @@ def test_page_lists_are_lost_one_by_one(rings: Path, store: Store) -> None:
     assert {row["reason"] for row in found if row["event"] == "telemetry.gap"} == {
         "its piece of the arena was overwritten before it was read"
     }
+
+
+def test_a_page_list_that_is_being_overwritten_is_not_trusted(rings: Path, store: Store) -> None:
+    tracer = Tracer(rings, "e/0", sizes=SMALL)
+    for n in range(3):
+        tracer.alloc(POOL, np.array([n, n + 2], np.int32), "r")
+    with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        word = 8 * Word.ARENA_END  # claimed up to and into the second list, nothing written there yet
+        data[word : word + 8] = (SMALL.arena + 130).to_bytes(8, "little")
+    take(rings, store)
+    assert [row["event"] for row in rows(store)] == ["telemetry.gap", "telemetry.gap", "page.alloc"]
 
 
 def test_strings_outlive_the_records_that_mention_them(rings: Path, store: Store) -> None:
@@ -263,7 +274,7 @@ def test_damaged_records_are_losses(rings: Path, store: Store) -> None:
     records = HEADER_BYTES
     with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         data[records + 64 * 12 : records + 64 * 13] = data[records + 64 * 5 : records + 64 * 6]  # an older one
-        data[records + 64 * 14 : records + 64 * 14 + 32] = bytes(32)  # half of one that was being written
+        data[records + 64 * 14 : records + 64 * 14 + 8] = bytes(8)  # one that was about to be written over
     take(rings, store)
     found = rows(store)
     assert [row["seq"] for row in found] == list(range(1, 31))
