@@ -79,7 +79,7 @@ def arena_writers(
     def reserve(size: int) -> int:
         nonlocal end
         if size > limit:
-            raise TooLarge("larger than a quarter of the arena")
+            raise TooLarge("larger than half of the arena")
         start = end
         room = arena - start % arena
         if size > room:
