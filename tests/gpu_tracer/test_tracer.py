@@ -379,13 +379,18 @@ tracer = Tracer(sys.argv[1], "e/0", sizes=Sizes(1024, 1024, 1 << 20))
 tracer.alloc("p", 1, "parent")
 alloc = tracer.alloc
 children = []
+wait, go = os.pipe()
 for n in range(3):
     if not (pid := os.fork()):
+        os.read(wait, 1)
         if n:
-            alloc("p", 2, f"child{n}")      # held since before the fork
+            alloc("p", [7, 9, 11], f"child{n}")      # held since before the fork
             tracer.read("p", 2, f"child{n}")
         os._exit(0)
     children.append(pid)
+for n in range(20):
+    tracer.write("p", [1, 3, 5], "parent")
+os.write(go, b"123")
 for pid in children:
     assert os.waitpid(pid, 0)[1] == 0
 tracer.free("p", 1, "parent")
@@ -398,7 +403,11 @@ def test_a_forked_child_has_its_own_ring(rings: Path) -> None:
     found = recorded(rings)
     by_source: dict[str, list[str]] = {}
     for row in found:
-        by_source.setdefault(row["source"], []).append(f"{row['request']} {row['event']}")
+        if row["event"] == "page.write":
+            assert row["pages"] == [1, 3, 5]
+        else:
+            by_source.setdefault(row["source"], []).append(f"{row['request']} {row['event']}")
+    assert len(found) == 26
     assert sorted(map(tuple, by_source.values())) == [
         ("child1 page.alloc", "child1 page.read"),
         ("child2 page.alloc", "child2 page.read"),
