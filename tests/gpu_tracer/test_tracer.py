@@ -211,6 +211,7 @@ def test_content_is_not_even_in_the_file(tracer: Tracer, rings: Path) -> None:
     assert secret.encode() not in data
     assert b"abcdef0123456789" not in data
     assert b"9f" in data
+    assert RingFile(ring).scrubbed == 6
     found = recorded(rings)
     assert found[3]["request"].startswith("redacted:")
     assert "extra" not in found[0]
