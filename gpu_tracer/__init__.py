@@ -1,1 +1,1 @@
-"""kvwitness.gpu_tracer"""
+"""Runs inside the serving process and records what happens to KV-cache pages; needs numpy alone."""

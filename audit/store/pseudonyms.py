@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvwitness.audit.store.failures import StoreError, explained
+from kvwitness.audit.trace.pseudonym import DIGITS, MIN_KEY_BYTES, PREFIX, pseudonym
 
 KEY_VARIABLE = "KVWITNESS_TENANT_KEY"
-MIN_KEY_BYTES = 16
-PREFIX = "t-"
-_DIGITS = 24
 _JSON_COLUMNS = ("ns", "extra")
 
 
@@ -64,15 +62,14 @@ class Pseudonyms:
         if tenant not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
-            digest = hmac.new(self._key, b"tenant\0" + tenant.encode(), hashlib.sha256).hexdigest()
-            self._known[tenant] = PREFIX + digest[:_DIGITS]
+            self._known[tenant] = pseudonym(self._key, tenant)
         return self._known[tenant]
 
     @staticmethod
     def made(name: str) -> bool:
         """Whether a name has the form of a pseudonym."""
         digits = name.removeprefix(PREFIX)
-        return name.startswith(PREFIX) and len(digits) == _DIGITS and not set(digits) - set("0123456789abcdef")
+        return name.startswith(PREFIX) and len(digits) == DIGITS and not set(digits) - set("0123456789abcdef")
 
     def apply(self, events: pa.Table) -> pa.Table:
         """The events with the column `tenant`, and the key `tenant` inside `ns` and `extra`, replaced."""

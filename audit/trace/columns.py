@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvwitness.audit.trace.model import Field, Form
-from kvwitness.audit.trace.pages import expand_ranges, page_ranges
+from kvwitness.audit.trace.pages import expand_ranges, page_array, page_ranges
 
 MAX_DIGEST = 256
 """Longest fingerprint in a list of fingerprints, in characters."""
@@ -209,10 +209,10 @@ class PagesColumn(Column):
         add_starts, add_ends = self._starts.extend, self._ends.extend
 
         def put(row: int, value: Any) -> None:
-            if type(value) is not list:
+            if type(value) is not list and type(value) is not np.ndarray:
                 raise Rejected(f"{name}: not a list of pages")
             try:
-                starts, ends, size = page_ranges(value)
+                starts, ends, size = page_array(value) if isinstance(value, np.ndarray) else page_ranges(value)
             except ValueError as error:
                 raise Rejected(f"{name}: {error}") from None
             add_row(row)

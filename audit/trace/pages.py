@@ -41,6 +41,18 @@ def page_ranges(items: Sequence[Any]) -> tuple[array[int], array[int], int]:
     return starts, ends, total
 
 
+def page_array(ids: npt.NDArray[Any]) -> tuple[array[int], array[int], int]:
+    """As `page_ranges`, for an array of integers of one dimension with one item per page."""
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ValueError(_NOT_AN_ITEM)
+    if len(ids) > MAX_LIST:
+        raise ValueError(f"more than {MAX_LIST} pages in one list")
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > MAX_PAGE):
+        raise ValueError(_OUTSIDE)
+    flat = array("I", ids.astype(np.uint32).tobytes())
+    return flat, flat, len(flat)
+
+
 def _few(items: Sequence[Any], starts: array[int], ends: array[int]) -> int:
     """A short list, item by item."""
     total = 0

@@ -31,11 +31,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from kvwitness.audit.trace.fields import FIELDS
 from kvwitness.audit.trace.model import Form
 from kvwitness.audit.trace.names import MAX_NAME, NameSense, sense
+from kvwitness.audit.trace.plainjson import canonical, parse
 from kvwitness.audit.trace.report import bump
 
 MAX_TEXT = 256
@@ -145,8 +144,8 @@ class Scrubber:
         if depth >= MAX_DEPTH or len(inner) > _MAX_EMBEDDED:
             return _DROP
         try:
-            parsed = orjson.loads(inner)
-        except orjson.JSONDecodeError:
+            parsed = parse(inner)
+        except ValueError:
             return _DROP if names_content(value) else value
         name = path.rsplit(".", 1)[-1]
         if isinstance(parsed, list) and is_name(name) and must_drop(sense(name), parsed):
@@ -155,7 +154,7 @@ class Scrubber:
         kept = self._value(parsed, path, depth + 1)
         if kept is _DROP or sum(self._dropped.values()) == before:
             return _DROP if kept is _DROP else value
-        return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode()
+        return canonical(kept)
 
 
 def must_drop(name: NameSense, value: Any) -> bool:

@@ -31,6 +31,8 @@ _MAX_SHAPES = 4096
 _SPACED = re.compile(rb"[ \t\r]:")
 _SUSPECT = r"^[\s\x{feff}]*[{\[\"]|" + CREDENTIAL
 _TIME_ALIAS = FIELDS["t"].alias or ""
+_INT64_MAX = 2**63 - 1
+_LISTS = (list, np.ndarray)
 _Put = Callable[[int, Any], None]
 
 
@@ -58,7 +60,7 @@ class RowBuilder:
         self._scrubber = Scrubber(report.dropped_content)
         self._spill: dict[str, Any] = {}
         self._objects: dict[str, Any] = {}
-        self._line = b""
+        self._line: bytes | None = b""  # None: the event did not come as a line
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._times, self._numbers, self._kinds = array("q"), array("q"), list[str]()
         self._extra = TextColumn("extra")
@@ -91,6 +93,20 @@ class RowBuilder:
         else:
             del event["t"]
         self._line = line
+        self._accept(number, kind, time, event, len(line))
+
+    def add_parsed(self, number: int, kind: str, time: int, event: dict[str, Any], size: int) -> None:
+        """Take in an event that did not come as JSON text.
+
+        `event` has the other fields as JSON would have them, but for times, which are integers of ns, and page lists,
+        which may be arrays of integers with one item per page. `time` is in ns, `size` roughly the event's bytes.
+        """
+        if not -_INT64_MAX <= time <= _INT64_MAX:
+            raise Rejected("t: out of range")
+        self._line = None
+        self._accept(number, kind, time, event, size)
+
+    def _accept(self, number: int, kind: str, time: int, event: dict[str, Any], size: int) -> None:
         row = self.rows
         try:
             shape = self._take(row, kind, event)
@@ -110,7 +126,7 @@ class RowBuilder:
         self._times.append(time)
         self._kinds.append(kind)
         self._numbers.append(number)
-        self.weight += len(line)
+        self.weight += size
         self.rows = row + 1
 
     def _take(self, row: int, kind: str, event: dict[str, Any]) -> _Shape:
@@ -180,6 +196,9 @@ class RowBuilder:
 
     def _put_time(self, name: str, column: Column) -> _Put:
         def put(row: int, value: Any) -> None:
+            if self._line is None:
+                column.put(row, value)
+                return
             try:
                 column.put(row, time_ns(name, value, self._line))
             except ValueError as error:
@@ -273,11 +292,15 @@ def _time(line: bytes, event: dict[str, Any]) -> int:
 def _check_parallel(event: dict[str, Any], items: str, pages: str) -> None:
     """Hold a list that goes with pages to their number; one single number stands for all."""
     named, given = event[pages], event[items]
-    if type(given) is not list or not named:
+    if type(given) not in _LISTS or not len(named):
         return
-    count = page_ranges(given)[2] if FIELDS[items].form is Form.PAGES else len(given)
-    if count != page_ranges(named)[2] and not (FIELDS[items].form is Form.INTS and count == 1):
+    count = _pages(given) if FIELDS[items].form is Form.PAGES else len(given)
+    if count != _pages(named) and not (FIELDS[items].form is Form.INTS and count == 1):
         raise Rejected(f"{items}: not as many as {pages}")
+
+
+def _pages(named: Any) -> int:
+    return len(named) if type(named) is np.ndarray else page_ranges(named)[2]
 
 
 def _check_keys(line: bytes, event: dict[str, Any]) -> None:
