@@ -51,7 +51,7 @@ OP_CODES = {
     "prefill": k.OP_PREFILL,
     "offload": k.OP_OFFLOAD,
 }
-REASON_FLAGS = {"timeout": k.F_TIMEOUT, "window": k.F_WINDOW, "preempt": k.F_PREEMPT}
+REASON_FLAGS = {"timeout": k.F_TIMEOUT, "window": k.F_WINDOW, "preempt": k.F_PREEMPT, "start": k.F_START}
 
 COLUMNS = [
     "ev",

@@ -6,13 +6,14 @@ from typing import Any
 
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.holders import after_free, alloc_page, free_page, publish, share
-from kvwitness.audit.provenance.kernel.layers import drop_below, push_layer
+from kvwitness.audit.provenance.kernel.layers import clear_layers, drop_below, push_layer
 from kvwitness.audit.provenance.kernel.layout import (
     F_ANYONE,
     F_DUMMY,
     F_LOSS,
     F_PREEMPT,
     F_RECORD,
+    F_START,
     F_TIMEOUT,
     F_WINDOW,
     K_ALLOC,
@@ -515,9 +516,35 @@ def pair_event(w: Any, e: int, ev: int) -> None:
             move_page(w, ev, g1, page1, pool1, g2, page2, pool2, w.events[e].rp2, w.events[e].time)
 
 
+def new_life(w: Any, g: int) -> None:
+    """A page of a pool that was made anew. What was read, written or shared in its earlier life is over."""
+    page, cold = w.pages[g], w.cold[g]
+    if page.owner >= 0 or page.sharers > 0 or page.hi > page.lo:
+        page.gen += 1
+    clear_layers(w, g)
+    page.owner = -1
+    page.sharers = 0
+    page.flags = PF_KNOWN
+    page.rd_lo = 0
+    page.rd_hi = 0
+    page.step = -1
+    page.ord = -1
+    cold.open_writes = -1
+    cold.previous = -1
+    cold.co_owner = -1
+    cold.alloc_ev = -1
+    cold.free_ev = -1
+    cold.freed_step = -1
+    cold.read_ev = -1
+    cold.reported = -1
+
+
 def pool_event(w: Any, e: int) -> None:
-    """engine.pool: which pages are reserved."""
+    """engine.pool: which pages are reserved; and of a pool that was made anew, that nobody holds any."""
     base = w.pools[w.events[e].pool].base
+    if w.events[e].flags & F_START:
+        for g in range(base, base + w.pools[w.events[e].pool].size):
+            new_life(w, g)
     for g in range(base, base + w.pools[w.events[e].pool].size):
         w.pages[g].flags &= ~PF_RESERVED
     for i in range(w.events[e].p_n):
