@@ -7,8 +7,9 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
+from kvwitness.audit.pagesets import in_ranges
 from kvwitness.audit.pipeline import Judgement, Progress, _silent, judge
-from kvwitness.audit.trace import ImportReport, compress_pages, load_trace
+from kvwitness.audit.trace import ImportReport, load_trace
 
 
 def judge_file(
@@ -61,8 +62,7 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
         "other_requests": row["other_requests"],
         "other_tenants": row["other_tenants"],
         "pool": row["pool"],
-        "pages": compress_pages(row["pages"]),
-        "gens": sorted({g for g in row["gens"] if g is not None}),
+        **in_ranges(row["pages"], row["gens"]),
         "seqs": [s["seq"] for s in seqs if s["seq"] is not None],
         "events": [f"{s['source']}:{s['seq']}" for s in seqs if s["seq"] is not None],
         "why": row["why"],

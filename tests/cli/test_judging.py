@@ -6,6 +6,7 @@ import io
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from kvwitness.audit.api import judge_trace
@@ -136,6 +137,31 @@ def test_incidents_of_the_newest_audit(command: Command, recorded: Path) -> None
 def test_incidents_filtered(command: Command, recorded: Path, options: list[str], requests: list[str]) -> None:
     said = command("incidents", "--store", recorded, *options)
     assert [row["request"] for row in said.rows] == requests
+
+
+def test_incidents_tell_pages_as_the_audit_does(command: Command) -> None:
+    """In ranges: an incident can have ten thousand pages, and one by one they are a line of 100 KB."""
+    trace = CASES / "k01-oversize-stub-handoff.jsonl"
+    findings = command("audit", "--trace", trace, "--format", "jsonl").rows
+    [told] = [f for f in findings if (f["rule"], f["verdict"]) == ("unwritten-page-read", "leak")]
+    said = command("incidents", "--trace", trace, "--format", "jsonl")
+    incident = said.rows[0]
+    assert incident["pools"] == [{"pool": told["pool"], "pages": told["pages"], "gens": told["gens"]}]
+    assert incident["pools"][0]["pages"] == [[1, 2847]]
+    assert incident["pages"] == 2847
+    assert said.rows[1]["pools"] == [], "an engine's incident has none"
+    assert command("incidents", "--trace", trace, "--format", "json").document == said.rows
+    header, first, *_ = command("incidents", "--trace", trace, "--format", "csv").out.splitlines()
+    assert '"[{""pool"":""dec-1/0/full"",""pages"":[[1,2847]],""gens"":[2]}]"' in first
+    nothing = command("incidents", "--trace", CLEAN, "--format", "csv").out
+    assert nothing.splitlines() == [header]
+
+
+def test_incidents_in_parquet_have_typed_lists(command: Command, tmp_path: Path) -> None:
+    target = tmp_path / "incidents.parquet"
+    command("incidents", "--trace", CASES / "k01-oversize-stub-handoff.jsonl", "--output", target)
+    pools = pl.read_parquet(target)["pools"][0]
+    assert pools.struct.field("pages").to_list() == [list(range(1, 2848))]
 
 
 def test_tenant_of_a_store_of_pseudonyms_is_found_by_name(
