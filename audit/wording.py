@@ -25,6 +25,11 @@ def listing(items: Iterable[str], most: int = 6) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def first_few(names: Sequence[str], most: int = 4) -> str:
+    """`a`, `a and b`, ... as long as there are at most `most`; else the first two: `a, b +5 more`."""
+    return listing(names, most) if len(names) <= most else f"{', '.join(names[:2])} +{len(names) - 2:,} more"
+
+
 def page_text(pages: Sequence[int], most: int = 6) -> str:
     """Page ids in ascending order, runs as ranges: `3, 17-37`; the rest beyond `most` is only hinted at."""
     return runs_text(compress_pages(sorted(set(pages))), most)

@@ -8,6 +8,7 @@ from kvwitness.audit.wording import (
     clock_for,
     counted_pages,
     duration,
+    first_few,
     listing,
     moment,
     page_text,
@@ -24,6 +25,12 @@ def test_lists() -> None:
     assert [listing(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
     assert listing(list("abcdefgh"), 3) == "a, b and 6 more"
     assert listing(list("abc"), 3) == "a, b and c"
+
+
+def test_only_the_first_of_many_names_are_said() -> None:
+    assert [first_few(list("abcd")[:n]) for n in range(5)] == ["", "a", "a and b", "a, b and c", "a, b, c and d"]
+    assert first_few(list("abcde")) == "a, b +3 more"
+    assert first_few([str(n) for n in range(1_203)]) == "0, 1 +1,201 more"
 
 
 def test_counts() -> None:
