@@ -10,6 +10,7 @@ import polars as pl
 from kvwitness.audit.pagesets import in_ranges
 from kvwitness.audit.pipeline import Judgement, Progress, _silent, judge
 from kvwitness.audit.trace import ImportReport, load_trace
+from kvwitness.audit.unread import losses_of
 
 
 def judge_file(
@@ -20,8 +21,7 @@ def judge_file(
     table, report = load_trace(source)
     events = pl.from_arrow(table)
     assert isinstance(events, pl.DataFrame)
-    refused = [(s, n) for s, n in report.rejected_seqs]
-    rejected = pl.DataFrame(refused, schema={"source": pl.String, "seq": pl.Int64}, orient="row") if refused else None
+    rejected = losses_of(report.unread, events.with_row_index("row"))
     return judge(events, rejected=rejected, progress=progress), report, events
 
 

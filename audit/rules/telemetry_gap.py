@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
-from kvwitness.audit.rules._frames import SECOND_NS, across_losses, report
+from kvwitness.audit.rules._frames import SECOND_NS, report
+from kvwitness.audit.rules._losses import across_losses
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 
 ID = "telemetry-gap"
@@ -100,7 +101,7 @@ def _older(lives: pl.DataFrame, gaps: pl.DataFrame, skew_s: float) -> pl.DataFra
 def _resting_on_lost_state(context: Context) -> pl.DataFrame:
     """Observations of the replay that rely on the state of a page across a loss at one who reports on its
     pool."""
-    losses = context.gaps.filter((pl.col("reason") != "midlife") & pl.col("before_ev").is_not_null())
+    losses = context.gaps.filter(pl.col("reason") != "midlife")
     relying = context.facts.filter(
         (pl.col("fact") != "shared") & pl.col("request").is_not_null() & pl.col("since").is_not_null()
     )
@@ -180,10 +181,10 @@ RULE = Rule(
     verdicts=(Verdict.UNPROVEN,),
     severity="low",
     meaning=(
-        "Events of a source were lost: a hole in its numbering, a loss that it declared itself, or a life "
-        "before the record began. A request that was alive there meanwhile may have met writes, frees or "
-        "other owners that nobody can see any more, so that even sound reads prove nothing. Unproven is "
-        "not clean; the finding names the missing numbers."
+        "Events of a source were lost: a hole in its numbering, a line that cannot be read, a loss that it "
+        "declared itself, or a life before the record began. A request that was alive there meanwhile may "
+        "have met writes, frees or other owners that nobody can see any more, so that even sound reads prove "
+        "nothing. Unproven is not clean; the finding names the missing numbers."
     ),
     needs=(),
     false_positives="A source that skips numbers without losing events.",
