@@ -10,6 +10,7 @@ from kvwitness.audit.rules._digests import PAGE, digests, sent_and_received
 from kvwitness.audit.rules._frames import report
 from kvwitness.audit.rules._losses import lost_meanwhile
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import for_one, several_of
 
 ID = "stale-content"
 
@@ -56,6 +57,7 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
             evs=pl.col("old_ev").append(pl.col("ev")),
         )
     )
+    count = pl.col("pages").list.len()
     former = pl.coalesce("old_holder", "old_tenant", pl.lit("an unknown holder"))
     return found.select(
         "tenant",
@@ -74,8 +76,9 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
         other_requests=pl.concat_list("old_holder").list.drop_nulls(),
         other_tenants=pl.when("strangers").then(pl.concat_list("old_tenant")).otherwise(pl.lit([], pl.List(pl.String))),
         why=pl.format(
-            "{} page(s) still had the bytes that they had under {} one generation earlier",
-            pl.col("pages").list.len(),
+            "{} still had the bytes that {} had under {} one generation earlier",
+            several_of(count, "page"),
+            for_one(count, "it", "they"),
             former,
         ),
     )
@@ -109,8 +112,8 @@ def _altered(context: Context, pairs: pl.DataFrame) -> pl.DataFrame:
         verdict=pl.when(pl.col("lost").is_null()).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
         missing="lost",
         why=pl.format(
-            "{} page(s) of transfer {} arrived with other bytes than were sent",
-            pl.col("pages").list.len(),
+            "{} of transfer {} arrived with other bytes than were sent",
+            several_of(pl.col("pages").list.len(), "page"),
             "transfer",
         ),
     )
