@@ -57,7 +57,7 @@ GAP_SCHEMA = pl.Schema(
         "from_seq": pl.Int64(),
         "to_seq": pl.Int64(),  # inclusive
         "dropped": pl.Int64(),  # events lost, as far as known
-        "reason": pl.String(),  # `hole`, `declared`, `unread` or `midlife`
+        "reason": pl.String(),  # `hole`, `declared`, `unread`, `doubled` or `midlife`
     }
 )
 
@@ -188,6 +188,7 @@ def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataF
 
     `rejected` (in `REJECTED_SCHEMA`) are lines that could not be read. What they said is lost like what never came:
     mostly they are a hole already, the others are added. A source without `seq` has only these and what it declares.
+    One that used a number twice has no order at all: two records of the same name, or a life after a restart.
     """
     steps = events.filter(pl.col("source").is_not_null()).select(
         "source",
@@ -201,14 +202,15 @@ def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataF
         prev_seq=pl.col("seq").shift().over("source"),
     )
     opening = pl.col("prev_ev").is_null() & (pl.col("seq") > 1)
-    steps = steps.filter(opening | (pl.col("seq") - pl.col("prev_seq") > 1) | pl.col("event"))
+    step = pl.col("seq") - pl.col("prev_seq")
+    steps = steps.filter(opening | (step > 1) | (step <= 0) | pl.col("event"))
     kept = steps.collect()
     holes = _holes(kept)
     declared = _declared(kept, holes)
     covered = declared.select("source", "before_ev", "after_ev")
     rest = holes.join(covered, on=["source", "before_ev", "after_ev"], how="anti", nulls_equal=True)
     unread = [] if rejected is None else [_unnumbered(events, rejected), _beyond_the_last(events, rejected)]
-    return pl.concat([rest, declared, *unread]).sort("after_ev", "source")
+    return pl.concat([rest, declared, _doubled(kept), *unread]).sort("after_ev", "source")
 
 
 def _holes(steps: pl.DataFrame) -> pl.DataFrame:
@@ -225,6 +227,15 @@ def _holes(steps: pl.DataFrame) -> pl.DataFrame:
         reason=pl.when(midlife).then(pl.lit("midlife")).otherwise(pl.lit("hole")),
     )
     return rows.cast(GAP_SCHEMA)
+
+
+def _doubled(steps: pl.DataFrame) -> pl.DataFrame:
+    """Sources that used numbers twice, from their beginning to their end: what came when cannot be told."""
+    again = steps.filter(pl.col("seq") <= pl.col("prev_seq"))
+    nothing = pl.lit(None, pl.Int64)
+    rows = again.group_by("source").agg(from_seq=pl.col("seq").min(), to_seq=pl.col("seq").max())
+    whole = rows.with_columns(before_ev=nothing, after_ev=nothing, dropped=nothing, reason=pl.lit("doubled"))
+    return whole.select(GAP_SCHEMA.names()).cast(GAP_SCHEMA)
 
 
 def _beyond_the_last(events: pl.LazyFrame, rejected: pl.DataFrame) -> pl.DataFrame:

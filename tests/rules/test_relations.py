@@ -114,6 +114,12 @@ def test_unreadable_lines_without_a_number_lie_between_their_neighbours() -> Non
     )
 
 
+def test_a_source_that_counts_twice_proves_nothing() -> None:
+    """Two records under one name, or an engine that was restarted: their events have no common order."""
+    trace = Trace().add(1, "e/0", "x").add(2, "e/0", "x").add(3, "e/0", "x", seq=2).add(4, "f/0", "x")
+    assert losses(trace) == [("e/0", 2, 2, None, "doubled")]
+
+
 def test_a_declared_loss_and_its_hole_are_one() -> None:
     trace = Trace().add(1, "e/0", "x")
     trace.add(2, "e/0", "telemetry.gap", seq=9, dropped=7, from_seq=2, to_seq=8)
