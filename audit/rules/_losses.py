@@ -56,11 +56,14 @@ def on_receptions(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     that tells of requests; `since` is the beginning of the record, for that is when it may have been."""
     received = context.requests.filter(pl.col("received_ev").is_not_null()).select(KEY)
     unannounced = rows.filter(pl.col("request").is_not_null()).join(received, on=KEY, how="anti")
+    return on_kinds(context, unannounced.with_columns(since=pl.lit(-1, pl.Int64)), "request.")
+
+
+def on_kinds(context: Context, rows: pl.DataFrame, kinds: str) -> pl.DataFrame:
+    """Rows once for each `source` with losses that tells of events whose kinds begin so."""
     losers = context.gaps["source"].unique().to_list()
-    told = context.events.filter(pl.col("source").is_in(losers) & pl.col("event").str.starts_with("request."))
-    return unannounced.with_columns(since=pl.lit(-1, pl.Int64)).join(
-        told.select("source").unique().collect(), how="cross"
-    )
+    told = context.events.filter(pl.col("source").is_in(losers) & pl.col("event").str.starts_with(kinds))
+    return rows.join(told.select("source").unique().collect(), how="cross")
 
 
 def _of_losers(context: Context) -> pl.LazyFrame:
@@ -85,13 +88,15 @@ def first_losses(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     return found.select("_row", lost=lost)
 
 
-def lost_meanwhile(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add `lost`: what sources that report on the request (request, incarnation) lost from `since` to `ev`, in words.
+def lost_meanwhile(context: Context, rows: pl.DataFrame, kinds: str | None = None) -> pl.DataFrame:
+    """Add `lost`: what sources lost from `since` to `ev` that report on the request (request, incarnation), in words.
 
-    Null where nothing is known to be lost.
+    With `kinds`, it is any source that tells of events of which the kinds begin so. Null where nothing is known to
+    be lost.
     """
     if rows.is_empty() or context.gaps.is_empty():
         return rows.with_columns(lost=pl.lit(None, pl.String))
     index = rows.with_row_index("_row")
-    relying = on_requests(context, index.select("_row", *KEY, "since", "ev"))
+    spans = index.select("_row", *KEY, "since", "ev")
+    relying = on_requests(context, spans) if kinds is None else on_kinds(context, spans, kinds)
     return index.join(first_losses(context, relying), on="_row", how="left", maintain_order="left").drop("_row")
