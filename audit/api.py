@@ -7,8 +7,10 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
+from kvwitness.audit.pagesets import in_ranges
 from kvwitness.audit.pipeline import Judgement, Progress, _silent, judge
-from kvwitness.audit.trace import ImportReport, compress_pages, load_trace
+from kvwitness.audit.trace import ImportReport, load_trace
+from kvwitness.audit.unread import losses_of
 
 
 def judge_file(
@@ -19,8 +21,7 @@ def judge_file(
     table, report = load_trace(source)
     events = pl.from_arrow(table)
     assert isinstance(events, pl.DataFrame)
-    refused = [(s, n) for s, n in report.rejected_seqs]
-    rejected = pl.DataFrame(refused, schema={"source": pl.String, "seq": pl.Int64}, orient="row") if refused else None
+    rejected = losses_of(report.unread, events.with_row_index("row"))
     return judge(events, rejected=rejected, progress=progress), report, events
 
 
@@ -61,8 +62,7 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
         "other_requests": row["other_requests"],
         "other_tenants": row["other_tenants"],
         "pool": row["pool"],
-        "pages": compress_pages(row["pages"]),
-        "gens": sorted({g for g in row["gens"] if g is not None}),
+        **in_ranges(row["pages"], row["gens"]),
         "seqs": [s["seq"] for s in seqs if s["seq"] is not None],
         "events": [f"{s['source']}:{s['seq']}" for s in seqs if s["seq"] is not None],
         "why": row["why"],

@@ -1,10 +1,15 @@
-"""Unions of page lists, for tens of millions of entries."""
+"""Unions of page lists, for tens of millions of entries; and how a set of pages is told to a program."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+
+from kvwitness.audit.trace import compress_pages
 
 
 def union_pages(groups: pl.Series, pages: pl.Series, gens: pl.Series) -> pl.DataFrame:
@@ -35,6 +40,14 @@ def union_pages(groups: pl.Series, pages: pl.Series, gens: pl.Series) -> pl.Data
         },
         schema_overrides={"group": pl.Int64},
     ).with_columns(pl.col("gens").list.drop_nulls())
+
+
+def in_ranges(pages: Sequence[int], gens: Iterable[int | None]) -> dict[str, Any]:
+    """`pages` as numbers and inclusive `[first, last]`, and `gens`: which generations occur among them.
+
+    Whatever tells a program of findings or incidents tells their pages so: there can be ten thousand.
+    """
+    return {"pages": compress_pages(pages), "gens": sorted({gen for gen in gens if gen is not None})}
 
 
 def _flat(lists: pl.Series) -> np.ndarray:

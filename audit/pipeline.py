@@ -55,8 +55,8 @@ def judge(
 ) -> Judgement:
     """Judge a trace that is held in memory.
 
-    `events` has the columns of `kvwitness.audit.trace`; `rejected` (source, seq) are lines that were refused at the
-    door, whose numbers are not holes. `overrides` are rule parameters from configuration.
+    `events` has the columns of `kvwitness.audit.trace`; `rejected` (see `kvwitness.audit.unread`) are lines
+    that were refused at the door. `overrides` are rule parameters from configuration.
     """
     progress("ordering events", 0.0)
     frame = ordered(events)

@@ -57,11 +57,19 @@ GAP_SCHEMA = pl.Schema(
         "from_seq": pl.Int64(),
         "to_seq": pl.Int64(),  # inclusive
         "dropped": pl.Int64(),  # events lost, as far as known
-        "reason": pl.String(),  # `hole`, `declared` or `midlife`
+        "reason": pl.String(),  # `hole`, `declared`, `unread`, `doubled` or `midlife`
     }
 )
 
-REJECTED_SCHEMA = pl.Schema({"source": pl.String(), "seq": pl.Int64()})
+REJECTED_SCHEMA = pl.Schema(
+    {
+        "source": pl.String(),
+        "seq": pl.Int64(),  # null where the line's place is told by the times of its neighbours in the source
+        "first_ns": pl.Int64(),  # `time_ns` of the event before it; null: it came before all others
+        "last_ns": pl.Int64(),  # and of the one after it; null: it came after all others
+    }
+)
+"""Lines that could not be read; `kvwitness.audit.unread` finds their places."""
 
 
 def keyed(events: pl.LazyFrame) -> pl.LazyFrame:
@@ -178,11 +186,10 @@ def _answers(named: pl.LazyFrame) -> pl.LazyFrame:
 def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataFrame:
     """Known loss per source in `GAP_SCHEMA`: holes in `seq`, declared losses, lives older than the record.
 
-    `rejected` (columns `source`, null where none was named, and `seq`) are lines that could not be read: they
-    consumed their number, so a hole that consists of them is none. A source without `seq` has only what it
-    declares.
+    `rejected` (in `REJECTED_SCHEMA`) are lines that could not be read. What they said is lost like what never came:
+    mostly they are a hole already, the others are added. A source without `seq` has only these and what it declares.
+    One that used a number twice has no order at all: two records of the same name, or a life after a restart.
     """
-    known = rejected if rejected is not None else pl.DataFrame(schema=REJECTED_SCHEMA)
     steps = events.filter(pl.col("source").is_not_null()).select(
         "source",
         "ev",
@@ -195,13 +202,15 @@ def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataF
         prev_seq=pl.col("seq").shift().over("source"),
     )
     opening = pl.col("prev_ev").is_null() & (pl.col("seq") > 1)
-    steps = steps.filter(opening | (pl.col("seq") - pl.col("prev_seq") > 1) | pl.col("event"))
+    step = pl.col("seq") - pl.col("prev_seq")
+    steps = steps.filter(opening | (step > 1) | (step <= 0) | pl.col("event"))
     kept = steps.collect()
-    holes = _without_rejected(_holes(kept), known)
+    holes = _holes(kept)
     declared = _declared(kept, holes)
     covered = declared.select("source", "before_ev", "after_ev")
     rest = holes.join(covered, on=["source", "before_ev", "after_ev"], how="anti", nulls_equal=True)
-    return pl.concat([rest, declared]).sort("after_ev", "source")
+    unread = [] if rejected is None else [_unnumbered(events, rejected), _beyond_the_last(events, rejected)]
+    return pl.concat([rest, declared, _doubled(kept), *unread]).sort("after_ev", "source")
 
 
 def _holes(steps: pl.DataFrame) -> pl.DataFrame:
@@ -220,18 +229,45 @@ def _holes(steps: pl.DataFrame) -> pl.DataFrame:
     return rows.cast(GAP_SCHEMA)
 
 
-def _without_rejected(holes: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
-    """Take the numbers of unreadable lines off the holes."""
-    inside = (
-        holes.join(rejected.with_columns(pl.col("source").fill_null("")).unique(), on="source")
-        .filter(pl.col("seq").is_between("from_seq", "to_seq"))
-        .group_by("source", "after_ev")
-        .agg(known=pl.len().cast(pl.Int64))
+def _doubled(steps: pl.DataFrame) -> pl.DataFrame:
+    """Sources that used numbers twice, from their beginning to their end: what came when cannot be told."""
+    again = steps.filter(pl.col("seq") <= pl.col("prev_seq"))
+    nothing = pl.lit(None, pl.Int64)
+    rows = again.group_by("source").agg(from_seq=pl.col("seq").min(), to_seq=pl.col("seq").max())
+    whole = rows.with_columns(before_ev=nothing, after_ev=nothing, dropped=nothing, reason=pl.lit("doubled"))
+    return whole.select(GAP_SCHEMA.names()).cast(GAP_SCHEMA)
+
+
+def _beyond_the_last(events: pl.LazyFrame, rejected: pl.DataFrame) -> pl.DataFrame:
+    """Unreadable lines whose numbers follow the last one of their source on record: no hole shows them."""
+    last = events.group_by("source").agg(pl.col("ev").max(), last_seq=pl.col("seq").max()).collect()
+    rows = rejected.drop_nulls("seq").unique().join(last, on="source").filter(pl.col("seq") > pl.col("last_seq"))
+    return _unread(
+        rows.group_by("source").agg(
+            before_ev=pl.col("ev").first(),
+            after_ev=pl.lit(None, pl.Int64),
+            from_seq=pl.col("seq").min(),
+            to_seq=pl.col("seq").max(),
+            dropped=pl.len(),
+        )
     )
-    left = holes.join(inside, on=["source", "after_ev"], how="left").with_columns(
-        dropped=pl.col("dropped") - pl.col("known").fill_null(0)
-    )
-    return left.filter(pl.col("dropped") > 0).select(GAP_SCHEMA.names())
+
+
+def _unnumbered(events: pl.LazyFrame, rejected: pl.DataFrame) -> pl.DataFrame:
+    """Unreadable lines that no number places: somewhere between the events of their source that have these times."""
+    lines = rejected.filter(pl.col("seq").is_null())
+    own = events.filter(pl.col("source").is_in(lines["source"].unique().to_list())).select("source", "ev", "time_ns")
+    near = lines.join(own.collect(), on="source")
+    key = ["source", "first_ns", "last_ns"]
+    before = pl.col("ev").filter(pl.col("time_ns") == pl.col("first_ns")).min()
+    after = pl.col("ev").filter(pl.col("time_ns") == pl.col("last_ns")).max()
+    rows = near.group_by(key, maintain_order=True).agg(before_ev=before, after_ev=after)
+    nothing = pl.lit(None, pl.Int64)
+    return _unread(rows.with_columns(from_seq=nothing, to_seq=nothing, dropped=nothing))
+
+
+def _unread(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.with_columns(reason=pl.lit("unread")).select(GAP_SCHEMA.names()).cast(GAP_SCHEMA)
 
 
 def _declared(steps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:

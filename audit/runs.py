@@ -21,8 +21,10 @@ from kvwitness.audit.provenance.encode import COLUMNS
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.rules.model import Context
 from kvwitness.audit.sequence import Part, Sequence, bring_up_to_date
-from kvwitness.audit.store import Store
+from kvwitness.audit.store import ImportRecord, Store
 from kvwitness.audit.store.durable import FileLock
+from kvwitness.audit.store.intake import ROWS_PER_SEGMENT
+from kvwitness.audit.unread import losses_of
 
 STATE_EVERY = 8
 """A state is as large as all pools together, so that not every part of a long record keeps one."""
@@ -62,11 +64,24 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
 
 
 def refused(store: Store) -> pl.DataFrame | None:
-    """source, seq of the lines that imports turned away: their numbers are no holes. None when there were none."""
-    rows = [
-        (line["source"], line["seq"]) for record in store.imports() for line in record.report.get("rejected_seqs", [])
-    ]
-    return pl.DataFrame(rows, schema={"source": pl.String, "seq": pl.Int64}, orient="row") if rows else None
+    """What was lost in lines that imports turned away (see `kvwitness.audit.unread`). None when there were none."""
+    found = []
+    for record in store.imports():
+        lines = [(line["source"], line["seq"], line["after_events"]) for line in record.report.get("unread", [])]
+        if lines and (lost := losses_of(lines, _of_import(store, record))) is not None:
+            found.append(lost)
+    return pl.concat(found) if found else None
+
+
+def _of_import(store: Store, record: ImportRecord) -> pl.DataFrame:
+    """The events of one import in the order of its file, with their places in it.
+
+    Retention may have removed some; a file of a single segment still shows where the others were.
+    """
+    own = store.events(["source", "seq", "time_ns", "ingest", "ingest_row"])
+    frame = own.filter(pl.col("ingest") == record.ingest).sort("ingest_row").collect()
+    segments, row = frame["ingest_row"] // ROWS_PER_SEGMENT, pl.col("ingest_row") % ROWS_PER_SEGMENT
+    return frame.with_columns(row=row if segments.n_unique() == 1 else pl.int_range(pl.len()))
 
 
 def _state(sequence: Sequence, part: Part) -> Path:

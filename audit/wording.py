@@ -1,9 +1,11 @@
-"""Numbers, lists, pages and times as they are said in a sentence."""
+"""Numbers, lists, pages and times as they are said in a sentence, one by one or for a whole column."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+
+import polars as pl
 
 from kvwitness.audit.trace import compress_pages
 
@@ -15,6 +17,27 @@ def several(n: int, thing: str, things: str | None = None) -> str:
     return f"{n:,} {thing}" if n == 1 else f"{n:,} {things or thing + 's'}"
 
 
+def number_of(count: str | pl.Expr) -> pl.Expr:
+    """A column of counts as they are said: `1,024`."""
+    digits = _counts(count).cast(pl.Int64).cast(pl.String).str.reverse()
+    return digits.str.replace_all(r"(\d{3})", "${1},").str.strip_suffix(",").str.reverse()
+
+
+def several_of(count: str | pl.Expr, thing: str, things: str | None = None) -> pl.Expr:
+    """`several` for a column of counts; null where a count is null."""
+    many = pl.format(f"{{}} {things or thing + 's'}", number_of(count))
+    return pl.when(_counts(count) == 1).then(pl.lit(f"1 {thing}")).otherwise(many)
+
+
+def for_one(count: str | pl.Expr, one: str, more: str) -> pl.Expr:
+    """The word that goes with a count: `it` or `them`, `was` or `were`."""
+    return pl.when(_counts(count) == 1).then(pl.lit(one)).otherwise(pl.lit(more))
+
+
+def _counts(count: str | pl.Expr) -> pl.Expr:
+    return pl.col(count) if isinstance(count, str) else count
+
+
 def listing(items: Iterable[str], most: int = 6) -> str:
     """`a`, `a and b`, `a, b and c`; beyond `most`, `a, b and 7 more`."""
     names = list(items)
@@ -23,6 +46,11 @@ def listing(items: Iterable[str], most: int = 6) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def first_few(names: Sequence[str], most: int = 4) -> str:
+    """`a`, `a and b`, ... as long as there are at most `most`; else the first two: `a, b +5 more`."""
+    return listing(names, most) if len(names) <= most else f"{', '.join(names[:2])} +{len(names) - 2:,} more"
 
 
 def page_text(pages: Sequence[int], most: int = 6) -> str:

@@ -58,6 +58,12 @@ def _import(store: Store, file: str, quiet: bool) -> Imported:
         imported = import_file(store, file, progress=report)
     for remark in remarks(imported.report):
         say(f"{imported.name}: {remark}", quiet=quiet)
+    if imported.mark:
+        say(
+            f"{imported.name}: the store has other events under the same source names and numbers; this record's "
+            f"names are kept apart as NAME{imported.mark}, such as r1{imported.mark}",
+            quiet=quiet,
+        )
     if imported.result.duplicate:
         say(f"{imported.name}: imported before; nothing added", quiet=quiet)
     return imported

@@ -12,6 +12,16 @@ import pyarrow as pa
 from kvwitness.audit.store import ImportResult, Store
 from kvwitness.audit.trace import ImportReport, TraceError
 from kvwitness.audit.trace.stream import Progress
+from kvwitness.audit.wording import listing
+from kvwitness.collectors.scopes import (
+    Spans,
+    colliding,
+    mark_of,
+    marked,
+    marked_report,
+    overlapping,
+    spans_of,
+)
 from kvwitness.collectors.sources import STDIN, Reader, collector_for
 
 
@@ -24,6 +34,8 @@ class Imported:
     """What was read."""
     result: ImportResult
     """What the store took."""
+    mark: str | None = None
+    """What was added to its names, because the store had other events under the same numbers (see `scopes`)."""
 
     def to_dict(self) -> dict[str, Any]:
         """Both as plain JSON values."""
@@ -31,6 +43,7 @@ class Imported:
             "file": self.name,
             "duplicate": self.result.duplicate,
             "added": self.result.added,
+            "mark": self.mark,
             **self.report.to_dict(),
         }
 
@@ -44,14 +57,56 @@ def import_file(store: Store, source: str | Path, *, progress: Progress | None =
     file is kept then.
     """
     name = "standard input" if str(source) == STDIN else str(source)
+    try:
+        return _imported(store, source, name, progress, None, checked=True)
+    except _OverlappingError as found:
+        sources, sha256 = found.sources, found.sha256
+    if str(source) == STDIN or not Path(source).is_file():
+        raise TraceError(
+            f"{name} numbers events of {listing(sources, 3)} as events are numbered that the store has already.",
+            "Save it as a file and import that: it must be read twice.",
+        )
+    again = collector_for(source).read(source)
+    mark = mark_of(sha256) if any(colliding(store, again, sources)) else None
+    return _imported(store, source, name, progress, mark, checked=False)
+
+
+class _OverlappingError(Exception):
+    """A file has numbers of sources within those that the store has of them."""
+
+    def __init__(self, sources: list[str], sha256: str) -> None:
+        super().__init__()
+        self.sources, self.sha256 = sources, sha256
+
+
+def _imported(
+    store: Store, source: str | Path, name: str, progress: Progress | None, mark: str | None, *, checked: bool
+) -> Imported:
+    """Import a file, under names with a mark if there is one; `checked` stops where its numbers may be taken."""
     reader = collector_for(source).read(source, progress)
+    batches = _some(reader, name)
     result = store.import_batches(
-        _some(reader, name),
+        (marked(batch, mark) for batch in batches) if mark else _not_taken(store, reader, batches, checked),
         sha256=lambda: reader.report.sha256,
         name=name,
-        report=lambda: reader.report.to_dict(),
+        report=lambda: marked_report(reader.report.to_dict(), mark) if mark else reader.report.to_dict(),
     )
-    return Imported(name, reader.report, result)
+    return Imported(name, reader.report, result, mark)
+
+
+def _not_taken(
+    store: Store, reader: Reader, batches: Iterator[pa.RecordBatch], checked: bool
+) -> Iterator[pa.RecordBatch]:
+    """All batches; if `checked`, an error after the last where the store may have their numbers from elsewhere."""
+    spans: Spans = {}
+    for batch in batches:
+        spans_of(batch, spans)
+        yield batch
+    sha256 = reader.report.sha256
+    if not checked or any(record.sha256 == sha256 for record in store.imports()):
+        return
+    if sources := overlapping(store, spans):
+        raise _OverlappingError(sources, sha256)
 
 
 def _some(reader: Reader, name: str) -> Iterator[pa.RecordBatch]:

@@ -119,4 +119,4 @@ def test_incident_of_an_engine(dossier: Open) -> None:
     one = dossier("real-sglang-0519-placeholder", "inc-45ba760aafbf")
     first, second = tell(one)
     assert first.startswith("Engine dec-1 shows")
-    assert "(capacity-drift): dec-1 advertises 2048 tokens, its pool holds 1200." in second
+    assert "(capacity-drift): dec-1 advertises 2,048 tokens, its pool holds 1,200." in second

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from kvwitness.audit.wording import (
     clock_for,
     counted_pages,
     duration,
+    first_few,
+    for_one,
     listing,
     moment,
+    number_of,
     page_text,
     positions_text,
     several,
+    several_of,
     span_text,
 )
 
@@ -26,10 +31,33 @@ def test_lists() -> None:
     assert listing(list("abc"), 3) == "a, b and c"
 
 
+def test_only_the_first_of_many_names_are_said() -> None:
+    assert [first_few(list("abcd")[:n]) for n in range(5)] == ["", "a", "a and b", "a, b and c", "a, b, c and d"]
+    assert first_few(list("abcde")) == "a, b +3 more"
+    assert first_few([str(n) for n in range(1_203)]) == "0, 1 +1,201 more"
+
+
 def test_counts() -> None:
     assert several(1, "page") == "1 page"
     assert several(14_787, "page") == "14,787 pages"
     assert several(0, "page") == "0 pages"
+
+
+def test_counts_of_a_column_are_said_like_a_single_one() -> None:
+    counts = [0, 1, 2, 999, 1_000, 14_787, 1_048_576, 2**40]
+    told = pl.DataFrame({"n": counts}).select(
+        number=number_of("n"), pages=several_of("n", "page"), won=several_of(pl.col("n"), "success", "successes")
+    )
+    assert told["number"].to_list() == [f"{n:,}" for n in counts]
+    assert told["pages"].to_list() == [several(n, "page") for n in counts]
+    assert told["won"].to_list() == [several(n, "success", "successes") for n in counts]
+    unknown = pl.DataFrame({"n": [None, 1, 2]}, schema={"n": pl.UInt32})
+    assert unknown.select(several_of("n", "token").fill_null("some")).to_series().to_list() == [
+        "some",
+        "1 token",
+        "2 tokens",
+    ]
+    assert unknown.select(for_one("n", "it", "them")).to_series().to_list() == ["them", "it", "them"]
 
 
 def test_pages_are_runs_in_ascending_order_each_once() -> None:

@@ -16,6 +16,7 @@ from kvwitness.audit.dossier import Dossier, open_dossier
 from kvwitness.audit.exhibits import exhibits, statements
 from kvwitness.audit.history import collapsed
 from kvwitness.audit.story import tell
+from kvwitness.audit.trace import compress_pages
 from kvwitness.audit.wording import clock_for, page_text, runs_text, several, span_text
 
 app = typer.Typer(add_completion=False)
@@ -127,6 +128,14 @@ def _queries(dossier: Dossier, store: Path, trace: str | None) -> list[Block]:
     return blocks
 
 
+def told_findings(dossier: Dossier) -> list[dict[str, Any]]:
+    """The findings as the other formats tell them."""
+    return [
+        {name: finding[name] for name in FINDING_FIELDS} | {"pages": compress_pages(finding["pages"])}
+        for finding in dossier.findings
+    ]
+
+
 def _document(dossier: Dossier) -> dict[str, Any]:
     incident, request = dossier.incident, dossier.request
     return {
@@ -135,7 +144,7 @@ def _document(dossier: Dossier) -> dict[str, Any]:
         "request": dossier.name,
         "tenant": request["tenant"] if request else incident["tenant"] if incident else None,
         "story": tell(dossier),
-        "findings": [{name: finding[name] for name in FINDING_FIELDS} for finding in dossier.findings],
+        "findings": told_findings(dossier),
         "evidence": exhibits(dossier),
         "sql": [{"question": question, "statement": statement} for question, statement in statements(dossier)],
     }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import polars as pl
 import typer
 
 from kvwitness.audit.cli.answers import TraceOption, find_answer
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
-from kvwitness.audit.cli.output import Printer, say
+from kvwitness.audit.cli.output import Format, Printer, say
 from kvwitness.audit.cli.stores import tenant_name
 from kvwitness.audit.cli.summary import incident_table
 from kvwitness.audit.overview import incident_rows
+from kvwitness.audit.pagesets import in_ranges
 from kvwitness.audit.rules.model import Verdict
 from kvwitness.audit.wording import several
 
@@ -58,7 +59,20 @@ def incidents(
     if printer.for_people:
         printer.blocks([incident_table(shown)] if len(shown) else [])
     else:
-        printer.rows(shown.select(_COLUMNS))
+        _print(printer, shown.select(_COLUMNS))
     of_total = "" if matching == total else f" of {total:,} match"
     cut = "" if len(shown) == matching else f", {len(shown):,} shown"
     say(f"{several(matching, 'incident')}{of_total}{cut}", quiet=quiet)
+
+
+def _print(printer: Printer, shown: pl.DataFrame) -> None:
+    """Pages as ranges; in Parquet, which packs lists well and has types for them, one by one."""
+    if printer.format is Format.PARQUET:
+        printer.rows(shown)
+    else:
+        printer.objects([_told(row) for row in shown.iter_rows(named=True)], columns=_COLUMNS)
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    pools = [{"pool": one["pool"], **in_ranges(one["pages"], one["gens"])} for one in row["pools"] or ()]
+    return row | {"pools": pools}

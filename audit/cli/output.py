@@ -86,9 +86,9 @@ class Printer:
             rows = frame.to_dicts()
             self._write(_json(rows) if self.format is Format.JSON else b"".join(_json(row) for row in rows))
 
-    def objects(self, objects: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
+    def objects(self, objects: Sequence[Mapping[str, Any]], *, title: str = "", columns: Sequence[str] = ()) -> None:
         """Print objects that hold nested values of their own shape; where cells hold scalars, those are JSON
-        text."""
+        text. `columns` names the columns when there is no object to name them."""
         if self.format is Format.TABLE:
             self.blocks([object_table(objects, title)])
         elif self.format is Format.JSON:
@@ -98,7 +98,8 @@ class Printer:
         else:
             import polars as pl
 
-            self.rows(pl.DataFrame([{k: _flat(v) for k, v in one.items()} for one in objects]))
+            flat = [{k: _flat(v) for k, v in one.items()} for one in objects]
+            self.rows(pl.DataFrame(flat, infer_schema_length=None) if flat else pl.DataFrame(schema=list(columns)))
 
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
         """Print one object: name beside value in a table, lists of objects below it; one row in CSV."""

@@ -9,13 +9,14 @@ import typer
 
 from kvwitness.audit.answer import Answer
 from kvwitness.audit.cli.answers import TraceOption, find_answer
-from kvwitness.audit.cli.explain import FINDING_FIELDS, findings, pages_of
+from kvwitness.audit.cli.explain import findings, pages_of, told_findings
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer
 from kvwitness.audit.cli.tables import Block, Prose, Table
 from kvwitness.audit.dossier import Dossier, open_request
 from kvwitness.audit.history import collapsed, holdings, timeline
 from kvwitness.audit.overview import MEANING
+from kvwitness.audit.trace import compress_pages
 from kvwitness.audit.wording import clock_for, moment, page_text, runs_text, span_text
 
 app = typer.Typer(add_completion=False)
@@ -131,7 +132,7 @@ def _document(dossier: Dossier, answer: Answer) -> dict[str, Any]:
         "missing": dossier.missing,
         "incident": dossier.incident["incident"] if dossier.incident else None,
         **{name: row.get(name) for name in _FACTS},
-        "findings": [{name: finding[name] for name in FINDING_FIELDS} for finding in dossier.findings],
-        "pages": holdings(dossier).to_dicts(),
+        "findings": told_findings(dossier),
+        "pages": [row | {"pages": compress_pages(row["pages"])} for row in holdings(dossier).to_dicts()],
         "timeline": timeline(dossier),
     }

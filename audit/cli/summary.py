@@ -15,7 +15,7 @@ from kvwitness.audit.overview import (
     verdict_counts,
     verdict_in_words,
 )
-from kvwitness.audit.wording import listing, second
+from kvwitness.audit.wording import first_few, listing, second
 
 SHOWN = 10
 """Incidents in a summary."""
@@ -64,7 +64,7 @@ def incident_table(incidents: pl.DataFrame, title: str = "") -> Table:
             row["verdict"],
             request_name(row["request"], row["incarnation"]) if row["request"] else row["engine"],
             row["tenant"],
-            listing(row["other_tenants"], 3),
+            first_few(row["other_tenants"]),
             _rules(row["rules"]),
             row["pages"] or None,
             second(row["first_ns"]),
@@ -72,7 +72,7 @@ def incident_table(incidents: pl.DataFrame, title: str = "") -> Table:
         for row in incidents.iter_rows(named=True)
     ]
     columns = ["incident", "verdict", "request", "tenant", "content of", "rules", "pages", "when"]
-    return Table(columns, rows, title, whole=("incident", "verdict"))
+    return Table(columns, rows, title, whole=("incident", "verdict"), upright=True)
 
 
 def _rules(rules: list[str]) -> str:

@@ -35,6 +35,9 @@ class Table:
     title: str = ""
     whole: Collection[str] = ()
     """Columns whose cells are never broken, such as ids that somebody will copy."""
+    upright: bool = False
+    """Whether each row becomes a list of names and values where the terminal is too narrow for every word, since
+    its cells hold names of unknown length, of which half is of no use."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,12 @@ def _rendered(table: Table, width: int) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    cells = [[cell(v, name) for name, v in zip(table.columns, row, strict=True)] for row in table.rows]
+    if table.upright and sum(_least(table, cells, 0)) > width - _GAP * (len(table.columns) - 1):
+        return _upright(table, cells)
     rendered = RichTable(
         box=SIMPLE_HEAD, show_header=any(table.columns), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    cells = [[cell(v, name) for name, v in zip(table.columns, row, strict=True)] for row in table.rows]
     for n, (name, columns) in enumerate(zip(table.columns, _widths(table, cells, width), strict=True)):
         values = [row[n] for row in table.rows if row[n] is not None]
         numeric = bool(values) and all(isinstance(v, int | float) for v in values)
@@ -136,16 +141,46 @@ def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[in
     The widest give way first; no word is broken and no cell of a column that stays whole, as far as that is
     possible.
     """
-    columns = [[name, *(row[n] for row in cells)] for n, name in enumerate(table.columns)]
-    widths = [max(len(line) for text in column for line in text.split("\n")) for column in columns]
-    words = [max((len(word) for text in column for word in text.split()), default=0) for column in columns]
-    least = [widths[n] if name in table.whole else min(words[n], _WIDEST_WORD) for n, name in enumerate(table.columns)]
+    widths = [max(map(len, lines)) for lines in _columns(table, cells, "\n")]
+    least = _least(table, cells, _WIDEST_WORD)
     excess = sum(widths) - (width - _GAP * (len(widths) - 1))
     for floor in (least, [min(n, _NARROWEST) for n in least]):
         while excess > 0 and (wide := [n for n in range(len(widths)) if widths[n] > floor[n]]):
             widths[max(wide, key=lambda n: widths[n])] -= 1
             excess -= 1
     return widths
+
+
+def _least(table: Table, cells: Sequence[Sequence[str]], most: int) -> list[int]:
+    """Width of each column below which a word would be broken; words above `most` may be, if that is not 0."""
+    words = [max(map(len, column), default=0) for column in _columns(table, cells, None)]
+    lines = [max(map(len, column)) for column in _columns(table, cells, "\n")]
+    return [
+        lines[n] if name in table.whole else min(words[n], most or words[n]) for n, name in enumerate(table.columns)
+    ]
+
+
+def _columns(table: Table, cells: Sequence[Sequence[str]], between: str | None) -> list[list[str]]:
+    """Heading and cells of each column, split into lines or words."""
+    columns = [[name, *(row[n] for row in cells)] for n, name in enumerate(table.columns)]
+    return [[part for text in column for part in text.split(between)] for column in columns]
+
+
+def _upright(table: Table, cells: Sequence[Sequence[str]]) -> Any:
+    """Name beside value, an empty line between rows; what a row does not have is left out."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    rendered = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    rendered.add_column(overflow="fold", no_wrap=True)
+    rendered.add_column(overflow="fold")
+    for number, texts in enumerate(cells):
+        if number:
+            rendered.add_row("", "")
+        for name, text in zip(table.columns, texts, strict=True):
+            if text:
+                rendered.add_row(Text(name), Text(text, _STYLES.get(text, "") if name == "verdict" else ""))
+    return rendered
 
 
 def _is_objects(value: Any) -> bool:

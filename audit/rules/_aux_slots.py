@@ -6,6 +6,7 @@ import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._frames import with_tenant
+from kvwitness.audit.rules._losses import lost_meanwhile
 from kvwitness.audit.rules.model import Context
 
 WRITE, READ = "aux.write", "aux.read"
@@ -63,6 +64,8 @@ def _describe(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     sure = same | apart.fill_null(False)
     known = context.requests.select(writer="request", writer_life="incarnation", writer_tenant="tenant")
     named = with_tenant(rows, context).join(known, on=["writer", "writer_life"], how="left")
+    named = lost_meanwhile(context, named.with_columns(since="write_ev"))  # such as the reader's own record
+    sure = sure & pl.col("lost").is_null()
     strangers = (pl.col("tenant") != pl.col("writer_tenant")).fill_null(False)
     return named.select(
         *KEY,
@@ -78,7 +81,7 @@ def _describe(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.lit([], pl.List(pl.String))),
         evs=pl.concat_list("write_ev", "ev"),
         why=pl.format("slot {} held the record of {} when {} consumed it", "slot", "writer", "request"),
-        missing=pl.when(~sure).then(pl.lit("clocks that order the write and the read of the slot")),
+        missing=pl.when(~sure).then(pl.col("lost").fill_null("clocks that order the write and the read of the slot")),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from kvwitness.audit.relations import KEY
+from kvwitness.audit.wording import for_one, several_of
 
 CAUSE = ["fact", *KEY, "pool", "other_request", "ev2"]
 """What facts have in common that tell of one cause, seen at several events."""
@@ -27,29 +28,25 @@ def counted(facts: pl.DataFrame) -> pl.DataFrame:
     return counts.drop("_row", "_cause", "_times")
 
 
-def number(column: str) -> pl.Expr:
-    """A count with a comma between thousands."""
-    digits = pl.col(column).cast(pl.String).str.reverse()
-    return digits.str.replace_all(r"(\d{3})", "${1},").str.strip_suffix(",").str.reverse()
-
-
-def _several(column: str, one: str, many: str) -> pl.Expr:
-    return pl.when(pl.col(column) == 1).then(pl.lit(one)).otherwise(pl.format(many, number(column)))
-
-
-PAGES = _several("n_pages", "1 page", "{} pages")
+PAGES = several_of("n_pages", "page")
 """The pages of a finding, in words; for the `why` of `_pages.judge`, as is all that follows."""
 
 EXTENT = (
     pl.when(pl.col("positions") > 0)
-    .then(pl.format("{} of {}", _several("positions", "1 position", "{} positions"), PAGES))
+    .then(pl.format("{} of {}", several_of("positions", "position"), PAGES))
     .otherwise(PAGES)
 )
 """The positions and pages of a finding; only the pages where whole pages are meant."""
 
-THEM = pl.when(pl.col("n_pages") == 1).then(pl.lit("it")).otherwise(pl.lit("them"))
-WERE = pl.when(pl.col("n_pages") == 1).then(pl.lit("was")).otherwise(pl.lit("were"))
+THEM = for_one("n_pages", "it", "them")
+WERE = for_one("n_pages", "was", "were")
 """What refers back to `PAGES`."""
+
+_EXTENT = pl.when(pl.col("positions") > 0).then("positions").otherwise("n_pages")
+ALL_THEY = for_one(_EXTENT, "it", "they")
+ALL_THEM = for_one(_EXTENT, "it", "them")
+ALL_WERE = for_one(_EXTENT, "was", "were")
+"""What refers back to `EXTENT`."""
 
 CONTENT = (
     pl.when(pl.col("others") > 0)

@@ -59,22 +59,3 @@ def report(context: Context, rule: str, rows: pl.DataFrame) -> pl.DataFrame:
     times = context.events.filter(pl.col("ev").is_in(wanted)).select(_first="ev", time_ns="ref_ns").collect()
     dated = proven.drop("time_ns", strict=False).join(times, on="_first", how="left", maintain_order="left")
     return findings(dated.drop("_first"), rule)
-
-
-def across_losses(rows: pl.DataFrame, losses: pl.DataFrame) -> pl.DataFrame:
-    """Rows that rely on state from `since` to `ev` across a loss at their `source`, with the columns of the first.
-
-    What was lost happened somewhere between the last event before the loss and the first after it; either may lie
-    outside the span when other sources saw its ends.
-    """
-    open_ended = losses.with_columns(_after=pl.col("after_ev").fill_null(2**62)).sort("_after")
-    met = rows.sort("since").join_asof(
-        open_ended,
-        left_on="since",
-        right_on="_after",
-        by="source",
-        strategy="forward",
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
-    return met.filter(pl.col("before_ev").is_not_null() & (pl.col("before_ev") < pl.col("ev"))).drop("_after")

@@ -8,7 +8,8 @@ import polars as pl
 
 from kvwitness.audit.pagesets import union_pages
 from kvwitness.audit.relations import KEY
-from kvwitness.audit.rules._frames import across_losses, site_of
+from kvwitness.audit.rules._frames import site_of
+from kvwitness.audit.rules._losses import births, first_losses, on_pools, on_receptions, on_requests
 from kvwitness.audit.rules.model import Context, findings, no_findings
 
 OTHER_TENANT = pl.col("other_tenant").is_not_null() & (pl.col("other_tenant") != pl.col("tenant"))
@@ -19,6 +20,15 @@ BY_TENANT = pl.when(OTHER_TENANT).then(pl.lit("leak")).otherwise(pl.lit("integri
 
 ORDERED_OTHERWISE = ["unwritten", "not_ready", "uncovered", "false_done", "orphan", "timeout_free", "position"]
 """Facts whose two events are ordered by ids, or whose order does not matter."""
+
+OF_A_WHOLE_LIFE = ["position", "uncovered"]
+"""Facts that rest on everything that befell the request in the pool, not on the state of one page."""
+
+READS = ["unwritten", "foreign", "not_ready", "tainted", "uncovered", "late_read"]
+"""Facts that say what a request read."""
+
+OF_TWO_HOLDERS = ["double_alloc", "double_free", "double_write"]
+"""Facts that say of another request that it holds a page still."""
 
 
 def facts(context: Context, names: Sequence[str]) -> pl.DataFrame:
@@ -130,34 +140,47 @@ def _late_landings(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _against_losses(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
-    """A loss at a source that reports on the pool, after the state was set and before it was relied upon."""
-    losses = context.gaps.filter((pl.col("reason") != "midlife") & pl.col("before_ev").is_not_null())
-    if losses.is_empty():
+    """A loss at a source that may have seen what mattered, after the state was set and before it was relied upon."""
+    if context.gaps.is_empty():
         return rows
-    reporters = (
-        context.events.filter(
-            pl.col("source").is_in(losses["source"].unique().to_list()) & pl.col("pool").is_not_null()
-        )
-        .select("pool", loser="source")
-        .unique()
-        .collect()
-    )
     index = rows.with_row_index("_row")
-    relying = index.filter(pl.col("since").is_not_null()).drop("source").join(reporters, on="pool")
-    hit = (
-        across_losses(relying.select("_row", "since", "ev", source="loser"), losses)
-        .unique("_row", keep="first", maintain_order=True)
-        .select("_row", "from_seq", "to_seq", loser="source")
-    )
+    relying = _relied_upon(context, index).select("_row", *KEY, "pool", "since", "ev")
+    # An engine's own traffic may read anything, and only the reception says that it is such.
+    reads = relying.filter(index["fact"].is_in(READS))
+    seen = [on_pools(context, relying), on_requests(context, relying), on_receptions(context, reads)]
+    lost = first_losses(context, pl.concat(seen))
     return (
-        index.join(hit, on="_row", how="left", maintain_order="left")
-        .with_columns(
-            missing=pl.when(pl.col("loser").is_not_null())
-            .then(pl.format("events {} to {} of {}", "from_seq", "to_seq", "loser"))
-            .otherwise("missing")
-        )
-        .drop("_row", "loser", "from_seq", "to_seq")
+        index.join(lost, on="_row", how="left", maintain_order="left")
+        .with_columns(missing=pl.coalesce("lost", "missing"))
+        .drop("_row", "lost")
     )
+
+
+def _relied_upon(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
+    """`since` as the event from which on nothing may be lost; -1 for the beginning of the record.
+
+    Of a page that nobody was ever given, the allocation itself may be what was lost. What is said of somebody else
+    than whoever the page was given to last, rests on all that befell that one before; a place in a page table, or what
+    has been covered, on all that befell the request.
+    """
+    given = context.events.select(since="ev", given_to="request").join(
+        rows.lazy().select("since").drop_nulls().unique(), on="since", how="semi"
+    )
+    others = context.requests.group_by(other_request="request").agg(other_born=pl.col("first_ev").min())
+    told = (
+        rows.join(given.collect(), on="since", how="left", maintain_order="left")
+        .join(births(context), on=KEY, how="left", maintain_order="left")
+        .join(others, on="other_request", how="left", maintain_order="left")
+    )
+    of_another = pl.col("request").is_not_null() & (pl.col("given_to") != pl.col("request")).fill_null(True)
+    brought = pl.col("fact").is_in(["unwritten", "foreign"]) & (pl.col("x") == 1)  # by its transfer, from elsewhere
+    whole = of_another | brought | pl.col("fact").is_in(OF_A_WHOLE_LIFE)
+    since = pl.min_horizontal(
+        pl.col("since").fill_null(-1),
+        pl.when(whole).then(pl.col("born").fill_null(-1)),
+        pl.when(pl.col("fact").is_in(OF_TWO_HOLDERS)).then("other_born"),
+    )
+    return told.with_columns(since=since).drop("given_to", "born", "other_born")
 
 
 def _merged(rows: pl.DataFrame) -> pl.DataFrame:

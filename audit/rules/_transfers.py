@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import SECOND_NS, with_tenant
 from kvwitness.audit.rules.model import Context
+from kvwitness.audit.wording import number_of, several_of
 
 STARTS = ["transfer.offer", "transfer.begin"]
 TERMINAL = ["transfer.done", "transfer.failed", "transfer.drained"]
@@ -64,7 +65,9 @@ def unterminated_transfers(context: Context, settings: Mapping[str, float | int 
         "pages",
         "evs",
         verdict=pl.lit("exposure"),
-        why=pl.format("transfer {} has had no terminal signal for {} s", "transfer", pl.col("waiting_ns") // SECOND_NS),
+        why=pl.format(
+            "transfer {} has had no terminal signal for {} s", "transfer", number_of(pl.col("waiting_ns") // SECOND_NS)
+        ),
     )
 
 
@@ -129,12 +132,12 @@ def event_level(context: Context) -> pl.DataFrame:
         .then(pl.format("{} was told that transfer {} is done after it had failed", observer, "transfer"))
         .otherwise(
             pl.format(
-                "{} was told that transfer {} is done for {} tokens with {} bytes and {} good pages",
+                "{} was told that transfer {} is done for {} with {} and {}",
                 observer,
                 "transfer",
-                "tokens",
-                pl.col("bytes").cast(pl.String).fill_null("unknown"),
-                pl.col("pages_ok").cast(pl.String).fill_null("unknown"),
+                several_of("tokens", "token"),
+                several_of("bytes", "byte").fill_null("an unknown number of bytes"),
+                several_of("pages_ok", "good page").fill_null("an unknown number of good pages"),
             )
         ),
     )

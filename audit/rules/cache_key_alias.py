@@ -10,6 +10,7 @@ from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import report, site_of
 from kvwitness.audit.rules._shares import distinct_tenants, per_pair, publications, shares
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import several_of
 
 ID = "cache-key-alias"
 
@@ -24,8 +25,8 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     rows = rows.with_columns(
         verdict=pl.when(distinct_tenants()).then(pl.lit("leak")).otherwise(pl.lit("integrity")),
         why=pl.format(
-            "attached under {} key(s) to pages that {} had published there for another {}",
-            "keys",
+            "attached under {} to pages that {} had published there for another {}",
+            several_of("keys", "key"),
             pl.col("pub_request").fill_null("nobody known"),
             "differing",
         ),

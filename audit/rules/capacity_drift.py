@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._frames import acting_engine, report, site_of
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import number_of, several_of
 
 ID = "capacity-drift"
 
@@ -99,7 +100,11 @@ def _changed(announced: pl.DataFrame) -> pl.DataFrame:
                 "engine",
                 evs=pl.concat_list("old_ev", "ev"),
                 why=pl.format(
-                    "{} of {} changed from {} to {} after start", pl.lit(name), "engine", f"old_{name}", name
+                    "{} of {} changed from {} to {} after start",
+                    pl.lit(name),
+                    "engine",
+                    number_of(f"old_{name}"),
+                    number_of(name),
                 ),
             )
         )
@@ -112,7 +117,9 @@ def _overpromised(sized: pl.DataFrame, latest: pl.DataFrame, paths: pl.DataFrame
     alone = own.select(
         "engine",
         evs=pl.concat_list("ev"),
-        why=pl.format("{} advertises {} tokens, its pool holds {}", "engine", "promises", "holds"),
+        why=pl.format(
+            "{} advertises {}, its pool holds {}", "engine", several_of("promises", "token"), number_of("holds")
+        ),
     )
     both = pl.concat([paths, paths.select(engine="engine_2", engine_2="engine", role="role")])
     other = latest.select(engine_2="engine", other_ev="ev", other_holds="holds", own_promise="promises")
@@ -125,11 +132,11 @@ def _overpromised(sized: pl.DataFrame, latest: pl.DataFrame, paths: pl.DataFrame
         "engine",
         evs=pl.concat_list("ev", "other_ev"),
         why=pl.format(
-            "{} advertises {} tokens, the pool of {} on its path holds {}",
+            "{} advertises {}, the pool of {} on its path holds {}",
             "engine",
-            "promises",
+            several_of("promises", "token"),
             "engine_2",
-            "other_holds",
+            number_of("other_holds"),
         ),
     )
     return pl.concat([alone, on_path])
@@ -152,7 +159,14 @@ def _disagreeing(latest: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
             differing.select(
                 "engine",
                 evs=pl.concat_list("ev", "ev_2"),
-                why=pl.format("{} is {} on {} and {} on {}", pl.lit(name), name, "engine", f"{name}_2", "engine_2"),
+                why=pl.format(
+                    "{} is {} on {} and {} on {}",
+                    pl.lit(name),
+                    number_of(name),
+                    "engine",
+                    number_of(f"{name}_2"),
+                    "engine_2",
+                ),
             )
         )
     return pl.concat(parts)

@@ -7,20 +7,22 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY
-from kvwitness.audit.rules._extent import EXTENT, counted, number
+from kvwitness.audit.rules._extent import EXTENT, counted
 from kvwitness.audit.rules._frames import report
 from kvwitness.audit.rules._pages import facts, judge
 from kvwitness.audit.rules._transfers import STARTS, event_level
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import several_of
 
 ID = "false-transfer-complete"
 
 _EMPTY = pl.format(
     "a transfer was reported done for it although {} that the report claims had no complete write", EXTENT
 )
-_TOKENS = pl.when(pl.col("x") == 1).then(pl.lit("1 token")).otherwise(pl.format("{} tokens", number("x")))
 _SHORT = pl.format(
-    "its transfer was reported done with {}, and it then read {} beyond what had arrived", _TOKENS, EXTENT
+    "its transfer was reported done with {}, and it then read {} beyond what had arrived",
+    several_of("x", "token"),
+    EXTENT,
 )
 
 

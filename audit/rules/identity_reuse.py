@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._aux_slots import misread, miswritten
 from kvwitness.audit.rules._frames import report
+from kvwitness.audit.rules._losses import lost_meanwhile
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 
 ID = "identity-reuse"
@@ -21,6 +22,11 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     """Requests and transfers whose id is live twice, and auxiliary slots that are shared by mistake."""
     parts = [_requests(context), _transfers(context), misread(context), miswritten(context)]
     return report(context, ID, pl.concat(parts, how="diagonal"))
+
+
+def _verdict(strangers: pl.Expr) -> pl.Expr:
+    proved = pl.when(strangers).then(pl.lit("leak")).otherwise(pl.lit("integrity"))
+    return pl.when(pl.col("lost").is_null()).then(proved).otherwise(pl.lit("unproven"))
 
 
 def _requests(context: Context) -> pl.DataFrame:
@@ -41,11 +47,13 @@ def _requests(context: Context) -> pl.DataFrame:
     pairs = lives.join(first, on=[*KEY, "ends"], suffix="_first").filter(pl.col("ev") > pl.col("ev_first"))
     strangers = (pl.col("tenant") != pl.col("tenant_first")).fill_null(False)
     again = pairs.filter(strangers | (pl.col("source") == pl.col("source_first")))
+    again = lost_meanwhile(context, again.with_columns(since="ev_first"), "request.")  # such as the end of the first
     both = pl.concat_list("tenant_first", "tenant").list.drop_nulls()
     return again.select(
         *KEY,
         "tenant",
-        verdict=pl.when(strangers).then(pl.lit("leak")).otherwise(pl.lit("integrity")),
+        verdict=_verdict(strangers),
+        missing="lost",
         other_requests=pl.concat_list("request"),
         other_tenants=pl.when(strangers).then(both).otherwise(pl.lit([], pl.List(pl.String))),
         evs=pl.concat_list("ev_first", "ev"),
@@ -75,11 +83,13 @@ def _transfers(context: Context) -> pl.DataFrame:
     first = lives.group_by("transfer", "ends", maintain_order=True).first()
     pairs = lives.join(first, on=["transfer", "ends"], suffix="_first")
     taken = pairs.filter(pl.col("ev") > pl.col("ev_first"))
+    taken = lost_meanwhile(context, taken.with_columns(since="ev_first"), "transfer.")
     strangers = (pl.col("tenant") != pl.col("tenant_first")).fill_null(False)
     return taken.select(
         *KEY,
         "tenant",
-        verdict=pl.when(strangers).then(pl.lit("leak")).otherwise(pl.lit("integrity")),
+        verdict=_verdict(strangers),
+        missing="lost",
         # The id alone shows nobody's content; findings on pages read through it name the tenants.
         other_requests=pl.concat_list("request_first"),
         evs=pl.concat_list("ev_first", "ev"),

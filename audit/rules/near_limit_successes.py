@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._frames import SECOND_NS, acting_engine, report, site_of
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+from kvwitness.audit.wording import number_of, several_of
 
 ID = "near-limit-successes"
 
@@ -56,9 +57,9 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     rows = found.with_columns(
         verdict=pl.lit("exposure"),
         why=pl.format(
-            "{} of {} successes of {} came near its limit within one window, {} % against {} % before",
-            "near",
-            "n",
+            "{} of {} of {} came near its limit within one window, {} % against {} % before",
+            number_of("near"),
+            several_of("n", "success", "successes"),
             "engine",
             (pl.col("rate") * 100).round(1),
             (pl.col("expected") * 100).round(1),

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY
-from kvwitness.audit.rules._extent import PAGES, WERE, number
+from kvwitness.audit.rules._extent import PAGES, WERE
 from kvwitness.audit.rules._frames import SECOND_NS, report
 from kvwitness.audit.rules._pages import facts, judge
 from kvwitness.audit.rules._transfers import unterminated_transfers
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+from kvwitness.audit.wording import number_of
 
 ID = "orphaned-pages"
 
@@ -19,7 +20,7 @@ ID = "orphaned-pages"
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Find pages still held long after their request ended, and transfers with no end on record."""
     held = _aged(context, facts(context, ["orphan"])).filter(pl.col("x") > float(settings["bound_s"]))
-    why = pl.format("{} {} still held {} s after the request had ended", PAGES, WERE, number("x"))
+    why = pl.format("{} {} still held {} s after the request had ended", PAGES, WERE, number_of("x"))
     hanging = unterminated_transfers(context, settings)
     return pl.concat([judge(context, ID, held, pl.lit("exposure"), why), report(context, ID, hanging)])
 

@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import acting_engine, of_requests, report, site_of
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import for_one, number_of, several_of
 
 ID = "over-limit-success"
 
@@ -64,19 +65,20 @@ def _describe(rows: pl.DataFrame) -> pl.DataFrame:
         .when(proved.fill_null(False))
         .then(
             pl.format(
-                "answered with success although its {} prompt tokens exceed the {} that {} enforced when it "
-                "first served it",
-                "prompt_tokens",
-                "limit",
+                "answered with success although its {} {} the {} that {} enforced when it first served it",
+                several_of("prompt_tokens", "prompt token"),
+                for_one("prompt_tokens", "exceeds", "exceed"),
+                number_of("limit"),
                 "engine",
             )
         )
         .otherwise(
             pl.format(
-                "{} prompt tokens were answered with success before {} announced its limit of {}",
-                "prompt_tokens",
+                "{} {} answered with success before {} announced its limit of {}",
+                several_of("prompt_tokens", "prompt token"),
+                for_one("prompt_tokens", "was", "were"),
                 "engine",
-                "first_limit",
+                number_of("first_limit"),
             )
         ),
         missing=pl.when(length)

@@ -10,6 +10,7 @@ from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import SECOND_NS, report
 from kvwitness.audit.rules._shares import distinct_tenants, shares
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+from kvwitness.audit.wording import number_of, several_of
 
 ID = "prefix-probing"
 
@@ -66,12 +67,12 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
         verdict=pl.lit("exposure"),
         other_tenants=pl.concat_list("pub_tenant"),
         why=pl.format(
-            "{} sent {} prompts for next to no output that matched pages of {} up to {} and then {} tokens",
+            "{} sent {} for next to no output that matched pages of {} up to {} and then {}",
             "tenant",
-            "n",
+            several_of("n", "prompt"),
             "pub_tenant",
-            "low",
-            "high",
+            number_of("low"),
+            several_of("high", "token"),
         ),
     )
     return report(context, ID, rows)

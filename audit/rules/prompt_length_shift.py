@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._frames import SECOND_NS, acting_engine, report
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+from kvwitness.audit.wording import number_of, several_of
 
 ID = "prompt-length-shift"
 
@@ -57,11 +58,11 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     rows = found.join(proof, on=[*subject, "window"], nulls_equal=True).with_columns(
         verdict=pl.lit("exposure"),
         why=pl.format(
-            "the lengths of {} prompts of {} lie {} from those of the {} before",
-            "n",
+            "the lengths of {} of {} lie {} from those of the {} before",
+            several_of("n", "prompt"),
             pl.coalesce(subject),
             pl.col("distance").round(2),
-            "base_n",
+            number_of("base_n"),
         ),
     )
     return report(context, ID, rows.sort("window"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from kvwitness.audit.rules._extent import EXTENT, counted
+from kvwitness.audit.rules._extent import ALL_WERE, EXTENT, counted
 from kvwitness.audit.rules._pages import BY_TENANT, facts, judge
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 
@@ -22,7 +22,8 @@ _THERE = (
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Find reads during an open load or transfer, and through a share of pages that nobody had completed."""
     rows = counted(facts(context, ["not_ready"]))
-    why = pl.format("read {} that a share or a begun write promised and that were not yet written; {}", EXTENT, _THERE)
+    promised = "read {} that a share or a begun write promised and that {} not yet written; {}"
+    why = pl.format(promised, EXTENT, ALL_WERE, _THERE)
     return judge(context, ID, rows, BY_TENANT, why)
 
 

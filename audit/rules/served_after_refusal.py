@@ -8,6 +8,7 @@ import polars as pl
 
 from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import SECOND_NS, SUCCESS, TOLD_ABORTED, of_requests, report
+from kvwitness.audit.rules._losses import births, lost_meanwhile
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 
 ID = "served-after-refusal"
@@ -80,9 +81,17 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     re_entry = (pl.col("event") == "page.alloc") & pl.col("re_entry").fill_null(False)
     entries = _re_entries(touched, refused).with_columns(re_entry=True)
     pairs = pairs.join(entries, on=[*KEY, "refusal_ev"], how="left").filter(~re_entry)
+    pairs = _unless_set_aside_unseen(context, pairs)
     running = _dispatched_before(context, pairs).select("ev", "refusal_ev")
     pairs = pairs.join(running, on=["ev", "refusal_ev"], how="anti")
     return report(context, ID, _describe(pairs, wanted))
+
+
+def _unless_set_aside_unseen(context: Context, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Pages given where a preemption that excuses them may have been lost prove nothing; adds `lost`."""
+    spans = pairs.join(births(context), on=KEY, how="left", maintain_order="left").rename({"born": "since"})
+    doubted = lost_meanwhile(context, spans).with_columns(lost=pl.when(pl.col("event") == "page.alloc").then("lost"))
+    return doubted.drop("since").with_columns(sure=pl.col("sure") & pl.col("lost").is_null())
 
 
 def _after(pairs: pl.DataFrame, delay_ns: int) -> pl.DataFrame:
@@ -107,6 +116,7 @@ def _describe(pairs: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
     per_request = first.group_by(KEY, maintain_order=True).agg(
         pl.col("refusal", "refusal_source").first(),
         sure=pl.col("sure").any(),
+        lost=pl.col("lost").drop_nulls().first(),
         acts=pl.format("{} by {}", "event", "source").str.join(", "),
         first_refusal=pl.col("refusal_ev").first(),
         services=pl.col("ev"),
@@ -117,7 +127,9 @@ def _describe(pairs: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
         verdict=pl.when(pl.col("sure")).then(proved).otherwise(pl.lit("unproven")),
         evs=pl.concat_list("first_refusal", "services"),
         why=pl.format("after {} by {} it was still served: {}", "refusal", "refusal_source", "acts"),
-        missing=pl.when(~pl.col("sure")).then(pl.lit("clocks that order the refusal and the service")),
+        missing=pl.when(~pl.col("sure")).then(
+            pl.col("lost").fill_null("clocks that order the refusal and the service")
+        ),
     )
 
 

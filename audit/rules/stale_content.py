@@ -8,7 +8,9 @@ import polars as pl
 
 from kvwitness.audit.rules._digests import PAGE, digests, sent_and_received
 from kvwitness.audit.rules._frames import report
+from kvwitness.audit.rules._losses import lost_meanwhile
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import for_one, several_of
 
 ID = "stale-content"
 
@@ -17,11 +19,11 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     """Compare fingerprints across generations of a page, and across the two ends of a transfer."""
     rows = digests(context)
     pairs = sent_and_received(context, rows)
-    parts = [_left_over(rows, pairs), _altered(context, pairs)]
+    parts = [_left_over(context, rows, pairs), _altered(context, pairs)]
     return report(context, ID, pl.concat(parts, how="diagonal_relaxed"))
 
 
-def _left_over(rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+def _left_over(context: Context, rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Fingerprints at read or receive that the page already had in its previous generation."""
     last = rows.sort("ev").group_by(*PAGE, "generation", maintain_order=True).last()
     before = last.select(
@@ -34,6 +36,7 @@ def _left_over(rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     )
     now = rows.filter(pl.col("at").is_in(["receive", "read"]))
     same = now.join(before, on=[*PAGE, "generation"]).filter(pl.col("digest") == pl.col("old_digest"))
+    same = lost_meanwhile(context, same.with_columns(request="holder", since="old_ev"))
     if pairs.height:
         # What was sent is what arrived: the new content merely equals the old.
         arrived = pairs.filter(pl.col("digest") == pl.col("sent_digest"))
@@ -44,7 +47,7 @@ def _left_over(rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
 def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
     """One row per holder, pool and former holder."""
     strangers = (pl.col("tenant") != pl.col("old_tenant")).fill_null(False)
-    key = ["holder", "incarnation", "tenant", "pool", "old_holder", "old_tenant", "strangers"]
+    key = ["holder", "incarnation", "tenant", "pool", "old_holder", "old_tenant", "strangers", "lost"]
     found = (
         same.with_columns(strangers=strangers)
         .group_by(key, maintain_order=True)
@@ -54,6 +57,7 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
             evs=pl.col("old_ev").append(pl.col("ev")),
         )
     )
+    count = pl.col("pages").list.len()
     former = pl.coalesce("old_holder", "old_tenant", pl.lit("an unknown holder"))
     return found.select(
         "tenant",
@@ -63,12 +67,18 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
         "evs",
         request="holder",
         incarnation="incarnation",
-        verdict=pl.when("strangers").then(pl.lit("leak")).otherwise(pl.lit("integrity")),
+        verdict=pl.when(pl.col("lost").is_not_null())
+        .then(pl.lit("unproven"))
+        .when("strangers")
+        .then(pl.lit("leak"))
+        .otherwise(pl.lit("integrity")),
+        missing="lost",
         other_requests=pl.concat_list("old_holder").list.drop_nulls(),
         other_tenants=pl.when("strangers").then(pl.concat_list("old_tenant")).otherwise(pl.lit([], pl.List(pl.String))),
         why=pl.format(
-            "{} page(s) still had the bytes that they had under {} one generation earlier",
-            pl.col("pages").list.len(),
+            "{} still had the bytes that {} had under {} one generation earlier",
+            several_of(count, "page"),
+            for_one(count, "it", "they"),
             former,
         ),
     )
@@ -82,8 +92,9 @@ def _altered(context: Context, pairs: pl.DataFrame) -> pl.DataFrame:
     if differing.is_empty():
         return pl.DataFrame()
     kept = differing.join(_written_between(context, differing), on=["ev", *PAGE], how="anti")
+    kept = lost_meanwhile(context, kept.with_columns(request="transfer_request", since="sent_ev"))
     grouped = kept.sort("ev", "page").group_by(
-        "transfer", "transfer_request", "incarnation", "tenant", "pool", maintain_order=True
+        "transfer", "transfer_request", "incarnation", "tenant", "pool", "lost", maintain_order=True
     )
     found = grouped.agg(
         pages=pl.col("page").unique(maintain_order=True),
@@ -98,10 +109,11 @@ def _altered(context: Context, pairs: pl.DataFrame) -> pl.DataFrame:
         "evs",
         request="transfer_request",
         incarnation="incarnation",
-        verdict=pl.lit("integrity"),
+        verdict=pl.when(pl.col("lost").is_null()).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
+        missing="lost",
         why=pl.format(
-            "{} page(s) of transfer {} arrived with other bytes than were sent",
-            pl.col("pages").list.len(),
+            "{} of transfer {} arrived with other bytes than were sent",
+            several_of(pl.col("pages").list.len(), "page"),
             "transfer",
         ),
     )

@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._frames import SUCCESS, TOLD_ABORTED, of_requests, report
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+from kvwitness.audit.wording import number_of, several_of
 
 ID = "status-mismatch"
 
@@ -74,10 +75,10 @@ def _order() -> dict[str, pl.Expr]:
 
 def _describe_terminal(rows: pl.DataFrame) -> pl.DataFrame:
     told = pl.format(
-        "{} with reason {} and {} tokens",
+        "{} with reason {} and {}",
         pl.col("status").cast(pl.String).fill_null("no status"),
         pl.col("finish_reason").fill_null("none"),
-        pl.col("completion_tokens").cast(pl.String).fill_null("an unknown number of"),
+        several_of("completion_tokens", "token").fill_null("an unknown number of tokens"),
     )
     return rows.select(
         *KEY,
@@ -117,10 +118,10 @@ def _lengths(context: Context, tolerance: int) -> pl.DataFrame:
             verdict=pl.lit("integrity"),
             evs=pl.concat_list("received_ev", "answers"),
             why=pl.format(
-                "received with {} prompt tokens, answered{} with success for {}",
-                pl.col("received").list.first(),
+                "received with {}, answered{} with success for {}",
+                several_of(pl.col("received").list.first(), "prompt token"),
                 by,
-                "prompt_tokens",
+                number_of("prompt_tokens"),
             ),
         )
         .collect()

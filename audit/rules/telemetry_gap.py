@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
-from kvwitness.audit.rules._frames import SECOND_NS, across_losses, report
+from kvwitness.audit.rules._frames import SECOND_NS, report
+from kvwitness.audit.rules._losses import across_losses
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+from kvwitness.audit.wording import for_one, several_of
 
 ID = "telemetry-gap"
 
@@ -100,7 +102,7 @@ def _older(lives: pl.DataFrame, gaps: pl.DataFrame, skew_s: float) -> pl.DataFra
 def _resting_on_lost_state(context: Context) -> pl.DataFrame:
     """Observations of the replay that rely on the state of a page across a loss at one who reports on its
     pool."""
-    losses = context.gaps.filter((pl.col("reason") != "midlife") & pl.col("before_ev").is_not_null())
+    losses = context.gaps.filter(pl.col("reason") != "midlife")
     relying = context.facts.filter(
         (pl.col("fact") != "shared") & pl.col("request").is_not_null() & pl.col("since").is_not_null()
     )
@@ -122,15 +124,19 @@ def _reading_the_unknown(context: Context) -> pl.DataFrame:
     grouped = rows.group_by(*KEY, "tenant", "pool", maintain_order=True).agg(
         pages=pl.col("pages").explode().unique().sort(), evs=pl.col("ev").min().implode()
     )
+    count = pl.col("pages").list.len()
     return grouped.with_columns(
         verdict=pl.lit("unproven"),
         why=pl.format(
-            "{} read {} pages of {} that were filled before the record begins",
+            "{} read {} of {} that {} filled before the record begins",
             "request",
-            pl.col("pages").list.len(),
+            several_of(count, "page"),
             "pool",
+            for_one(count, "was", "were"),
         ),
-        missing=pl.format("who wrote those pages of {} before the record begins", "pool"),
+        missing=pl.format(
+            "who wrote {} of {} before the record begins", for_one(count, "that page", "those pages"), "pool"
+        ),
     )
 
 
@@ -163,13 +169,13 @@ def _describe(rows: pl.DataFrame) -> pl.DataFrame:
         pl.format("seq {} to {} of {}", "from_seq", "to_seq", "source"),
         pl.format("what {} lost", "source"),
     )
-    count = pl.coalesce(pl.col("dropped").cast(pl.String), pl.lit("an unknown number of"))
+    count = several_of("dropped", "event").fill_null("an unknown number of events")
     proof = [name for name in ("before_ev", "after_ev", "read_ev") if name in rows.columns]
     return rows.with_columns(
         verdict=pl.lit("unproven"),
         engine=pl.col("source").str.split("/").list.first(),
         evs=pl.concat_list(proof),
-        why=pl.format("{}, and {} events are missing there", subject, count),
+        why=pl.format("{}, and {} {} missing there", subject, count, for_one("dropped", "is", "are")),
         missing=events,
     )
 
@@ -180,10 +186,10 @@ RULE = Rule(
     verdicts=(Verdict.UNPROVEN,),
     severity="low",
     meaning=(
-        "Events of a source were lost: a hole in its numbering, a loss that it declared itself, or a life "
-        "before the record began. A request that was alive there meanwhile may have met writes, frees or "
-        "other owners that nobody can see any more, so that even sound reads prove nothing. Unproven is "
-        "not clean; the finding names the missing numbers."
+        "Events of a source were lost: a hole in its numbering, a line that cannot be read, a loss that it "
+        "declared itself, or a life before the record began. A request that was alive there meanwhile may "
+        "have met writes, frees or other owners that nobody can see any more, so that even sound reads prove "
+        "nothing. Unproven is not clean; the finding names the missing numbers."
     ),
     needs=(),
     false_positives="A source that skips numbers without losing events.",

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from kvwitness.audit.rules._extent import EXTENT, counted, number
+from kvwitness.audit.rules._extent import EXTENT, counted
 from kvwitness.audit.rules._pages import facts, judge
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import number_of
 
 ID = "uncovered-read"
 
@@ -17,7 +18,7 @@ _COVERED = (
     .then(pl.lit("none of its positions"))
     .when(pl.col("x") == 1)
     .then(pl.lit("only its first position"))
-    .otherwise(pl.format("only its first {} positions", number("x")))
+    .otherwise(pl.format("only its first {} positions", number_of("x")))
 )
 
 

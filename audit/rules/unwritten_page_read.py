@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from kvwitness.audit.rules._extent import EXTENT, counted
+from kvwitness.audit.rules._extent import ALL_THEM, ALL_THEY, EXTENT, counted
 from kvwitness.audit.rules._pages import BY_TENANT, facts, judge
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 
@@ -14,10 +14,10 @@ ID = "unwritten-page-read"
 
 _OLD = (
     pl.when(pl.col("others") == 0)
-    .then(pl.lit("no request on record had ever written them"))
+    .then(pl.format("no request on record had ever written {}", ALL_THEM))
     .when(pl.col("x") == 1)
-    .then(pl.format("in part they still held what {} wrote, the rest no request ever wrote", "other_names"))
-    .otherwise(pl.format("they still held what {} wrote", "other_names"))
+    .then(pl.format("in part {} still held what {} wrote, the rest no request ever wrote", ALL_THEY, "other_names"))
+    .otherwise(pl.format("{} still held what {} wrote", ALL_THEY, "other_names"))
 )
 _UNWRITTEN = pl.format("read {} with no complete write since the last allocation; {}", EXTENT, _OLD)
 _BROUGHT = pl.format("read {} that its own transfer had filled from pages that nothing had written", EXTENT)

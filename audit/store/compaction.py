@@ -37,7 +37,7 @@ class Compaction:
     """Files of earlier compactions whose grace period is over."""
     leftovers: Leftovers = field(default_factory=Leftovers)
     damaged: tuple[CorruptSegment, ...] = ()
-    """Segments that were left alone because they fail their checksum."""
+    """Segments that were left alone because they fail their checksum, or cannot even say what is in them."""
 
 
 def compact(layout: Layout, cache: Cache, *, grace_s: float = GRACE_S, wait: bool = False) -> Compaction:
@@ -45,11 +45,10 @@ def compact(layout: Layout, cache: Cache, *, grace_s: float = GRACE_S, wait: boo
     with maintenance_lock(layout, wait=wait):
         tidied = clean(layout)
         removed = expire(layout)
-        groups = plan(take(layout, cache).segments())
+        readable, damaged = take(layout, cache).described()
         gone: list[Segment] = []
         new: list[Segment] = []
-        damaged: list[CorruptSegment] = []
-        for group in groups:  # each is a change of its own: what is done stays, also if this process is killed
+        for group in plan(readable):  # each is a change of its own: what is done stays, also if this process is killed
             good, bad = rewrite.sound(layout, group)
             damaged += bad
             if len(good) > 1 and (merged := rewrite.merge(layout, good)) is not None:

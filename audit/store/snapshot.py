@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kvwitness.audit.store.failures import StoreError
+from kvwitness.audit.store.failures import CorruptSegment, StoreError
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, load, state_of
 from kvwitness.audit.store.schema import INGEST, INGEST_ROW, STORE_SCHEMA
@@ -45,16 +45,32 @@ class Snapshot:
 
     def segments(self) -> list[Segment]:
         """Descriptions of all segments, sealed ones first. Raises CorruptSegment for an unreadable footer."""
+        return [*self.manifest.sealed, *(self._described(name) for name in self.loose)]
+
+    def described(self) -> tuple[list[Segment], list[CorruptSegment]]:
+        """The segments that can say what is in them, and what is wrong with the others.
+
+        For whoever can go on without those; `segments` is for whoever needs all of them.
+        """
+        found: list[Segment] = list(self.manifest.sealed)
+        damaged: list[CorruptSegment] = []
         for name in self.loose:
-            if name not in self.cache:
-                try:
-                    self.cache[name] = read_segment(self.path(name), name)
-                except FileNotFoundError as exc:
-                    raise StoreError(
-                        f"The segment {name} has gone since this snapshot was taken.",
-                        "Somebody removed old files without a grace period. Take a new snapshot.",
-                    ) from exc
-        return [*self.manifest.sealed, *(self.cache[name] for name in self.loose)]
+            try:
+                found.append(self._described(name))
+            except CorruptSegment as exc:
+                damaged.append(exc)
+        return found, damaged
+
+    def _described(self, name: str) -> Segment:
+        if name not in self.cache:
+            try:
+                self.cache[name] = read_segment(self.path(name), name)
+            except FileNotFoundError as exc:
+                raise StoreError(
+                    f"The segment {name} has gone since this snapshot was taken.",
+                    "Somebody removed old files without a grace period. Take a new snapshot.",
+                ) from exc
+        return self.cache[name]
 
     def check(self) -> None:
         """Compare every segment with its checksum. Raises CorruptSegment for the first that is damaged.

@@ -52,6 +52,8 @@ class TraceReader(Iterator[pa.RecordBatch]):
                     self._line(report.lines, line)
                     if rows.rows >= batch_rows or rows.weight > BATCH_BYTES:
                         yield from self._take()
+        if report.stream_errors:
+            report.lose(None, None)
         yield from self._take()
 
     def _take(self) -> Iterator[pa.RecordBatch]:
@@ -74,8 +76,8 @@ class TraceReader(Iterator[pa.RecordBatch]):
             self._not_json(number, line, error)
         except Rejected as rejected:
             report.reject(number, rejected.reason)
-            if type(event) is dict:
-                self._keep_seq(event.get("source"), event.get("seq"))
+            said = event if type(event) is dict else {}
+            self._lost(said.get("source"), said.get("seq"))
 
     def _not_json(self, number: int, line: bytes, error: orjson.JSONDecodeError) -> None:
         if number == 1 and line.startswith(_BOM):
@@ -93,13 +95,13 @@ class TraceReader(Iterator[pa.RecordBatch]):
         else:
             self.report.reject(number, "not JSON", f"{error.msg} at column {error.colno}")
         seqs, sources = _SEQ.findall(line), _SOURCE.findall(line)
-        if len(seqs) == 1 and len(sources) <= 1:
-            self._keep_seq(sources[0].decode("utf-8", "replace") if sources else None, int(seqs[0]))
+        source = sources[0].decode("utf-8", "replace") if len(sources) == 1 else None
+        self._lost(source, int(seqs[0]) if len(seqs) == 1 else None)
 
-    def _keep_seq(self, source: object, seq: object) -> None:
-        """A rejected line has used up its `seq`: remember it, lest it be taken for a telemetry gap."""
-        if type(seq) is int and 0 <= seq < 2**63 and (source is None or type(source) is str):
-            self.report.rejected_seqs.append((source, seq))
+    def _lost(self, source: object, seq: object) -> None:
+        """What a rejected line said is lost, as by a gap in the telemetry: remember where it was."""
+        number = seq if type(seq) is int and 0 <= seq < 2**63 else None
+        self.report.lose(source if type(source) is str else None, number)
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -54,8 +54,10 @@ is kept in the same way, counted, and reported once per kind.
 ## What is rejected
 
 A rejected line is counted and reported with its number (from 1) and a reason that quotes nothing of the
-line; the rest of the file is still read. Its `source` and `seq`, where they can be read, are reported too: it
-used up that number, so it is not a hole in the telemetry. Every line is an event, a rejected line or blank.
+line; the rest of the file is still read. Its `source` and `seq`, where they can be read, are reported too. What it
+said is lost, and judged like any loss: it may have been the write that a later read relies on. Where the numbers of
+the sources do not show whose it was, it counts for each that may have written it. Every line is an event, a
+rejected line or blank.
 
 - not JSON, not valid UTF-8, `NaN` or an infinity, nested too deeply, not an object, or a key twice in one
   object

@@ -41,7 +41,10 @@ class ImportReport:
     bad_total: int = 0
     bad_by_reason: dict[str, int] = field(default_factory=dict)
     rejected_seqs: list[tuple[str | None, int]] = field(default_factory=list)
-    """(source, seq) of rejected lines where they could be read: they are no hole in `seq`."""
+    """(source, seq) of rejected lines where they could be read."""
+    unread: list[tuple[str | None, int | None, int]] = field(default_factory=list)
+    """Source and seq of rejected lines as far as they could be read, and how many events came before them; lines in a
+    row that say neither are one. Data that is damaged or ends early counts as one at the end."""
     unknown_kinds: dict[str, int] = field(default_factory=dict)
     """Kind outside the vocabulary -> events of it, all of them kept."""
     unknown_fields: dict[str, int] = field(default_factory=dict)
@@ -63,6 +66,14 @@ class ImportReport:
         if len(self.bad) < KEPT_BAD_LINES:
             self.bad.append((line, f"{reason}: {detail}" if detail else reason))
 
+    def lose(self, source: str | None, seq: int | None) -> None:
+        """Note what is known of something that came here and could not be read."""
+        if seq is not None:
+            self.rejected_seqs.append((source, seq))
+        lost = (source, seq, self.events)
+        if not self.unread or self.unread[-1] != lost:
+            self.unread.append(lost)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return {
@@ -73,6 +84,7 @@ class ImportReport:
             "bad_by_reason": dict(self.bad_by_reason),
             "bad": [{"line": n, "reason": r} for n, r in self.bad],
             "rejected_seqs": [{"source": s, "seq": n} for s, n in self.rejected_seqs],
+            "unread": [{"source": s, "seq": n, "after_events": after} for s, n, after in self.unread],
             "unknown_kinds": dict(self.unknown_kinds),
             "unknown_fields": dict(self.unknown_fields),
             "dropped_content": dict(self.dropped_content),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from kvwitness.audit.api import judge_trace
@@ -138,6 +140,31 @@ def test_incidents_filtered(command: Command, recorded: Path, options: list[str]
     assert [row["request"] for row in said.rows] == requests
 
 
+def test_incidents_tell_pages_as_the_audit_does(command: Command) -> None:
+    """In ranges: an incident can have ten thousand pages, and one by one they are a line of 100 KB."""
+    trace = CASES / "k01-oversize-stub-handoff.jsonl"
+    findings = command("audit", "--trace", trace, "--format", "jsonl").rows
+    [told] = [f for f in findings if (f["rule"], f["verdict"]) == ("unwritten-page-read", "leak")]
+    said = command("incidents", "--trace", trace, "--format", "jsonl")
+    incident = said.rows[0]
+    assert incident["pools"] == [{"pool": told["pool"], "pages": told["pages"], "gens": told["gens"]}]
+    assert incident["pools"][0]["pages"] == [[1, 2847]]
+    assert incident["pages"] == 2847
+    assert said.rows[1]["pools"] == [], "an engine's incident has none"
+    assert command("incidents", "--trace", trace, "--format", "json").document == said.rows
+    header, first, *_ = command("incidents", "--trace", trace, "--format", "csv").out.splitlines()
+    assert '"[{""pool"":""dec-1/0/full"",""pages"":[[1,2847]],""gens"":[2]}]"' in first
+    nothing = command("incidents", "--trace", CLEAN, "--format", "csv").out
+    assert nothing.splitlines() == [header]
+
+
+def test_incidents_in_parquet_have_typed_lists(command: Command, tmp_path: Path) -> None:
+    target = tmp_path / "incidents.parquet"
+    command("incidents", "--trace", CASES / "k01-oversize-stub-handoff.jsonl", "--output", target)
+    pools = pl.read_parquet(target)["pools"][0]
+    assert pools.struct.field("pages").to_list() == [list(range(1, 2848))]
+
+
 def test_tenant_of_a_store_of_pseudonyms_is_found_by_name(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,3 +199,34 @@ def test_tables_fit_a_terminal_of_100_columns(terminal: Command, recorded: Path,
     if arguments != ["page", "dec-1/0/full/17"]:
         assert "inc-777ce44b2940" in said.out
     assert "unwritten-page-read" in read
+
+
+def of_many_tenants(path: Path, tenants: list[str], reader: str) -> Path:
+    """One request reads a page of each tenant, with nothing of its own there."""
+    events: list[dict[str, object]] = []
+    for page, tenant in enumerate(tenants):
+        held = {"pool": "e/0/kv", "pages": [page], "request": f"v{page}", "tenant": tenant}
+        events += [{"event": f"page.{deed}", **held} for deed in ("alloc", "write", "free")]
+    mine = {"pool": "e/0/kv", "pages": [[0, len(tenants) - 1]], "request": reader, "tenant": "t-reader"}
+    events += [{"event": f"page.{deed}", **mine} for deed in ("alloc", "read", "free")]
+    lines = [json.dumps({"t": n, "seq": n, "source": "e/0", **event}) for n, event in enumerate(events, 1)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_no_name_in_the_table_of_incidents_is_cut(
+    terminal: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Of many tenants the first are named; the names of all stay whole in a terminal of any width."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tenants = [f"t-0123456789abcdef0000{n:04d}" for n in range(7)]
+    reader = "chatcmpl-0b7e2f55-91aa-4c1e-8a66-000000001003"
+    trace = of_many_tenants(tmp_path / "trace.jsonl", tenants, reader)
+    said = terminal("incidents", "--trace", trace, "--quiet", "--format", "table")
+    for name in (*tenants[:2], reader, "t-reader", "unwritten-page-read"):
+        assert name in said.out
+    assert "+5 more" in said.words
+    assert "\N{HORIZONTAL ELLIPSIS}" not in said.out
+    assert "..." not in said.out
+    assert max(map(len, said.out.splitlines())) <= columns

@@ -71,6 +71,8 @@ def test_evidence_is_in_order_and_names_the_rules(command: Command, recorded: Pa
     read = next(row for row in evidence if (row["source"], row["seq"]) == ("dec-1/0", 919))
     assert (read["event"], read["pages"], read["tok"]) == ("page.read decode", [[1, 38]], [0, 601])
     assert "unwritten-page-read" in read["rules"]
+    found = command("explain", "r1017", "--store", recorded).document["findings"]
+    assert [f["pages"] for f in found if f["rule"] == "unwritten-page-read"] == [[[16, 38]], [[1, 16]]]
     victim = next(row for row in evidence if row["request"] == "r1014")
     assert victim["shows"] == "content of t-birch"
 
@@ -125,7 +127,7 @@ def test_request_shows_verdict_pages_and_all_sources(command: Command, recorded:
     assert {row["source"] for row in document["timeline"]} == {"gateway", "pf-1/0", "dec-1/0"}
     held = [(row["pool"], row["pages"], row["released"]) for row in document["pages"]]
     assert held == [
-        ("dec-1/0/full", list(range(1, 39)), "finish"),
+        ("dec-1/0/full", [[1, 38]], "finish"),
         ("pf-1/0/full", [30], "finish"),
         ("dec-1/0/full", [39], "finish"),
     ]

@@ -37,11 +37,11 @@ def answered(
     return status, [json.loads(line) for line in captured.out.splitlines()], captured.err
 
 
-def damage(store: Path) -> Path:
-    """Flip one byte of what a segment holds: early in it, for half of a small one is its footer."""
+def damage(store: Path, *, footer: bool = False) -> Path:
+    """Flip one byte of what a segment holds, early in it, for half of a small one is its footer; or of that."""
     segment = next(iter(sorted(store.rglob("ev-*.parquet"))))
     data = bytearray(segment.read_bytes())
-    data[len(data) // 4] ^= 1
+    data[-6 if footer else len(data) // 4] ^= 1
     segment.write_bytes(data)
     return segment
 
@@ -73,10 +73,11 @@ def test_verify_of_a_damaged_store_and_quarantine(store: Path, capsys: pytest.Ca
     assert 0 < Store.open(store).info()["rows"] < EVENTS
 
 
-def test_compact_names_damaged_segments(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    segment = damage(store)
+@pytest.mark.parametrize("footer", [False, True])
+def test_compact_names_damaged_segments(store: Path, footer: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = damage(store, footer=footer)
     status, [done], said = answered(store, "compact", capsys=capsys)
-    assert (status, len(done["damaged"])) == (1, 1)
+    assert (status, len(done["damaged"]), done["merged"]) == (1, 1, len(FILES) - 1)
     assert segment.name in said
 
 

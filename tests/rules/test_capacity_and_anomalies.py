@@ -52,7 +52,7 @@ def test_a_promise_beyond_the_smaller_pool_of_the_path() -> None:
 
 def test_a_gateway_promises_for_the_engines_behind_it() -> None:
     trace = limits(Trace(), 1, "gw", "gateway", advertised_tokens=9999, input_limit_tokens=None, pool_tokens=None)
-    assert whys(limits(trace, 1, "e", "unified")) == ["gw advertises 9999 tokens, the pool of e on its path holds 512"]
+    assert whys(limits(trace, 1, "e", "unified")) == ["gw advertises 9,999 tokens, the pool of e on its path holds 512"]
 
 
 def test_the_pool_is_measured_where_its_size_is_not_stated() -> None:

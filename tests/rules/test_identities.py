@@ -100,3 +100,20 @@ def test_a_canary_in_an_output_of_nobody_known_is_unproven() -> None:
     assert verdicts("canary-leak", trace.add(2, "gateway", "canary.seen", marker="m", request="r2")) == [
         ("r2", "unproven")
     ]
+
+
+def test_an_end_that_may_be_lost_excuses_the_second_use() -> None:
+    again = Trace().received(1, "r1", "t-a").received(2, "r1", "t-a")
+    assert verdicts("identity-reuse", again) == [("r1", "integrity")]
+    lossy = Trace().received(1, "r1", "t-a").received(2, "r1", "t-a", seq=4)
+    assert verdicts("identity-reuse", lossy) == [("r1", "unproven")]
+
+
+def test_a_done_that_may_be_lost_excuses_the_second_binding() -> None:
+    def moved(**second: object) -> Trace:
+        trace = Trace().received(1, "r1", "t-a").received(1, "r2", "t-b")
+        trace.add(2, "p/0", "transfer.begin", transfer="x", request="r1", tokens=8)
+        return trace.add(3, "p/0", "transfer.begin", transfer="x", request="r2", tokens=8, **second)
+
+    assert verdicts("identity-reuse", moved()) == [("r2", "leak")]
+    assert verdicts("identity-reuse", moved(seq=7)) == [("r2", "unproven")]

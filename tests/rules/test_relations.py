@@ -17,7 +17,9 @@ def row(trace: Trace, request: str = "r1", incarnation: int = 0) -> dict[str, An
 
 
 def losses(trace: Trace, rejected: list[tuple[str | None, int]] | None = None) -> list[tuple[Any, ...]]:
-    known = pl.DataFrame(rejected, schema=REJECTED_SCHEMA, orient="row") if rejected else None
+    known = (
+        pl.DataFrame([(*r, None, None) for r in rejected], schema=REJECTED_SCHEMA, orient="row") if rejected else None
+    )
     frame = gaps(events_of(trace).lazy(), known)
     assert frame.schema == GAP_SCHEMA
     return frame.select("source", "from_seq", "to_seq", "dropped", "reason").rows()
@@ -88,14 +90,34 @@ def test_a_hole_in_the_numbers_is_a_loss() -> None:
     assert losses(trace) == [("e/0", 2, 4, 3, "hole")]
 
 
-def test_unreadable_lines_consumed_their_numbers() -> None:
+def test_what_unreadable_lines_said_is_lost() -> None:
+    """One of them may have been the write that a later read relies on."""
     trace = Trace().add(1, "e/0", "x").add(2, "e/0", "x", seq=4).add(3, "e/0", "x", seq=7)
-    assert losses(trace, [("e/0", 2), ("e/0", 3), ("e/0", 5)]) == [("e/0", 5, 6, 1, "hole")]
+    told = [("e/0", 2, 3, 2, "hole"), ("e/0", 5, 6, 2, "hole")]
+    assert losses(trace, [("e/0", 2), ("e/0", 3), ("e/0", 5)]) == told
 
 
-def test_unreadable_lines_of_a_source_without_a_name_count_too() -> None:
-    trace = Trace().add(1, "", "x").add(2, "", "x", seq=3)
-    assert losses(trace, [(None, 2)]) == []
+def test_unreadable_lines_after_the_last_of_their_source_are_lost_too() -> None:
+    trace = Trace().add(1, "e/0", "x").add(2, "f/0", "x").add(3, "", "x")
+    assert losses(trace, [("e/0", 2), ("e/0", 4)]) == [("e/0", 2, 4, 2, "unread")]
+    assert losses(trace, [("", 2)]) == [("", 2, 2, 1, "unread")]
+
+
+def test_unreadable_lines_without_a_number_lie_between_their_neighbours() -> None:
+    events = events_of(Trace().add(1, "e/0", "x").add(2, "f/0", "x").add(2, "e/0", "x").add(3, "e/0", "x"))
+    second = 1_000_000_000
+    places = [("e/0", None, second, 2 * second), ("e/0", None, 3 * second, None), ("f/0", None, None, 2 * second)]
+    frame = gaps(events.lazy(), pl.DataFrame(places, schema=REJECTED_SCHEMA, orient="row"))
+    between = frame.select("source", "before_ev", "after_ev", "reason").rows()
+    assert sorted(between, key=str) == sorted(
+        [("e/0", 0, 2, "unread"), ("e/0", 3, None, "unread"), ("f/0", None, 1, "unread")], key=str
+    )
+
+
+def test_a_source_that_counts_twice_proves_nothing() -> None:
+    """Two records under one name, or an engine that was restarted: their events have no common order."""
+    trace = Trace().add(1, "e/0", "x").add(2, "e/0", "x").add(3, "e/0", "x", seq=2).add(4, "f/0", "x")
+    assert losses(trace) == [("e/0", 2, 2, None, "doubled")]
 
 
 def test_a_declared_loss_and_its_hole_are_one() -> None:

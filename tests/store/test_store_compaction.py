@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,26 @@ def test_a_damaged_segment_is_left_alone_and_reported(store: Store) -> None:
     assert done.merged == 3
     assert "ev-w-0000000002" in done.damaged[0].message
     assert {s.name for s in store.segments() if not s.sealed} == {"live/ev-w-0000000002.parquet"}
+
+
+@pytest.mark.parametrize("from_end", [6, 300, 2000])
+def test_a_segment_with_a_damaged_footer_is_left_alone_as_well(store: Store, from_end: int) -> None:
+    fill(store, 5)
+    flip(store.path / "live/ev-w-0000000004.parquet", 500)
+    torn = store.path / "live/ev-w-0000000002.parquet"
+    flip(torn, torn.stat().st_size - from_end)
+    opened = Store.open(store.path)  # nothing is known yet of what its segments say of themselves
+    done = opened.compact(grace_s=0)
+    assert (done.merged, done.rows) == (3, 30)
+    assert sorted(re.findall(r"ev-w-\d+", str([d.message for d in done.damaged]))) == [
+        "ev-w-0000000002",
+        "ev-w-0000000004",
+    ]
+    assert torn.exists()
+    assert {p.name for p in opened.verify() if p.severity == "error"} == {
+        "live/ev-w-0000000002.parquet",
+        "live/ev-w-0000000004.parquet",
+    }
 
 
 def test_rows_are_rewritten_a_logarithmic_number_of_times(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,26 @@ def test_a_rejected_line_uses_up_its_seq(load: Load, alloc: Make) -> None:
     )
     assert report.bad_total == 9
     assert report.rejected_seqs == [("eng/0", 2), ("eng/0", 3), ("eng/0", 4), (None, 8)]
+
+
+def test_what_a_rejected_line_said_is_lost_at_its_place(load: Load, alloc: Make) -> None:
+    _, report = load(
+        alloc(seq=1),
+        alloc(seq=2, pages="no"),
+        alloc(seq=None, pages="no"),
+        "garbage",
+        "more of it",
+        alloc(seq=4),
+        '{"t":1,"seq":5,"source":"eng/0","event":"page.alloc","pages":[[1,',
+    )
+    assert report.unread == [("eng/0", 2, 1), ("eng/0", None, 1), (None, None, 1), ("eng/0", 5, 2)]
+
+
+def test_damaged_compression_is_a_loss_at_the_end(load: Load, alloc: Make) -> None:
+    whole = gzip.compress(b"\n".join(orjson.dumps(alloc(seq=n)) for n in range(1, 400)), mtime=0)
+    events, report = load(whole[:-30])
+    assert report.stream_errors
+    assert report.unread[-1] == (None, None, len(events))
 
 
 def test_unknown_kinds_and_fields_are_kept_and_counted(load: Load, alloc: Make) -> None:
