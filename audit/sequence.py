@@ -148,6 +148,11 @@ def bring_up_to_date(store: Store, directory: Path) -> Sequence:
     return Sequence(directory, tuple(made), len(kept), held if len(made) == len(kept) + 1 else None)
 
 
+def marks(directory: Path) -> dict[str, int]:
+    """ingest -> highest `ingest_row` in the sequence that is kept in a directory."""
+    return _load(directory)[0]
+
+
 def _still_good(done: Sequence, arrived: pl.DataFrame, said: pl.DataFrame) -> tuple[list[Part], pl.DataFrame]:
     """The parts that new events leave as they are, and what all events say of clocks.
 
