@@ -20,6 +20,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvwitness.audit.queries import queries
 from kvwitness.audit.store import sql, views
 from kvwitness.audit.store.durable import place, sync_fd
 from kvwitness.audit.store.failures import StoreError, explained, storage_error
@@ -143,6 +144,8 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
                 "CREATE TABLE events AS SELECT *, make_timestamp_ns(time_ns) AS ts, '' AS segment FROM no_events"
             )
             views.create(con)
+            for query in queries().values():
+                views.create_macro(con, views.Macro(query.name, query.question, *query.macro))
             con.execute("DROP TABLE events")
             con.unregister("no_events")
             _events_view(con, layout, manifest)

@@ -13,7 +13,7 @@ import duckdb
 
 from kvwitness.audit.store import sql
 from kvwitness.audit.store.views import engines, pages, requests
-from kvwitness.audit.store.views.model import ResultView, View
+from kvwitness.audit.store.views.model import Macro, ResultView, View
 from kvwitness.audit.store.views.results import RESULTS
 
 VERSION = 1
@@ -22,10 +22,25 @@ VERSION = 1
 DERIVED: tuple[View, ...] = (*requests.VIEWS, *engines.VIEWS, *pages.VIEWS)
 """Views that are computed from `events` and from the results of the newest audit."""
 
+MACROS: tuple[Macro, ...] = (requests.REQUESTS_OF,)
+"""Views with parameters."""
+
 RETIRED: tuple[View, ...] = ()
 """Views as they were before the last breaking change, under their old name with `_v` and the version of then."""
 
-__all__ = ["DERIVED", "RESULTS", "RETIRED", "VERSION", "ResultView", "View", "comment", "create"]
+__all__ = [
+    "DERIVED",
+    "MACROS",
+    "RESULTS",
+    "RETIRED",
+    "VERSION",
+    "Macro",
+    "ResultView",
+    "View",
+    "comment",
+    "create",
+    "create_macro",
+]
 
 
 def create(con: duckdb.DuckDBPyConnection, views: Iterable[View] = (*DERIVED, *RETIRED)) -> None:
@@ -33,6 +48,15 @@ def create(con: duckdb.DuckDBPyConnection, views: Iterable[View] = (*DERIVED, *R
     for view in views:
         con.execute(f"CREATE VIEW {sql.name(view.name)} AS {view.query}")
         comment(con, view.name, view.about, view.comments())
+    for macro in MACROS:
+        create_macro(con, macro)
+
+
+def create_macro(con: duckdb.DuckDBPyConnection, macro: Macro) -> None:
+    """Create a view with parameters."""
+    name = sql.name(macro.name)
+    con.execute(f"CREATE MACRO {name}({', '.join(macro.parameters)}) AS TABLE {macro.query}")
+    con.execute(f"COMMENT ON MACRO TABLE {name} IS {sql.text(macro.about)}")
 
 
 def comment(

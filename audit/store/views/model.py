@@ -45,6 +45,17 @@ class View:
 
 
 @dataclass(frozen=True)
+class Macro:
+    """A view with parameters: `SELECT * FROM name(...)`."""
+
+    name: str
+    about: str
+    parameters: tuple[str, ...]
+    """Names, each with `:=` and its default where it may be left out. None may be the name of a column."""
+    query: str
+
+
+@dataclass(frozen=True)
 class ResultView:
     """A table of the newest audit as a view."""
 
