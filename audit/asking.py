@@ -113,15 +113,15 @@ def _check_known(connection: duckdb.DuckDBPyConnection, query: Query, parameters
         if parameter.name in _KNOWN:
             column, told = _KNOWN[parameter.name]
             value = parameters[parameter.name]
-            seen = connection.execute(f"SELECT 1 FROM events WHERE {column} = $1 LIMIT 1", [value]).fetchone()
-            if seen is None and not (column == "pool" and _as_end(connection, value)):
+            seen = connection.execute(f"SELECT 1 FROM events WHERE {column} = $1 LIMIT 1", [value]).fetchall()
+            if not seen and not (column == "pool" and _as_end(connection, value)):
                 raise KvwitnessError(told.format(value), "Names are compared letter by letter.")
 
 
 def _as_end(connection: duckdb.DuckDBPyConnection, pool: Any) -> bool:
     """Whether a pool is named at least as the end of a copy or a transfer."""
     named = "SELECT 1 FROM events WHERE $1 IN (to_pool, src_pool, dst_pool) LIMIT 1"
-    return connection.execute(named, [pool]).fetchone() is not None
+    return bool(connection.execute(named, [pool]).fetchall())
 
 
 def checked(connection: duckdb.DuckDBPyConnection, statement: str) -> None:

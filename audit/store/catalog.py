@@ -49,11 +49,13 @@ _SEGMENT = {
     "schema_version": "Version of its columns.",
     "sha256": "Checksum that its footer holds.",
 }
+EVENTS_ABOUT: tuple[str, dict[str, str]] = (
+    "Every event, one row each. Order by (source, seq), never by time.",
+    COMMENTS | {"ts": TS_COMMENT, "segment": "The file that holds the row; changes with compaction."},
+)
+"""What `events` is, and what its columns mean."""
 _ABOUT: dict[str, tuple[str, dict[str, str]]] = {
-    "events": (
-        "Every event, one row each. Order by (source, seq), never by time.",
-        COMMENTS | {"ts": TS_COMMENT, "segment": "The file that holds the row; changes with compaction."},
-    ),
+    "events": EVENTS_ABOUT,
     "segments": (
         "The files that hold the events: sealed, imported and live.",
         {name: text for name, text in _SEGMENT.items() if name != "bytes"},
