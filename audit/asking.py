@@ -21,12 +21,14 @@ from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.queries import Parameter, Query, find
 from kvwitness.audit.store import Store
 from kvwitness.audit.store import sql as quoting
+from kvwitness.audit.store.views import RESULTS
 
 Progress = Callable[[float], None]
 """Called with the fraction that is done, while a query runs."""
 
 _AGAIN = 0.1
 _EXPLAIN = re.compile(r"\s*explain\s+(\([^)]*\)\s*)?(analyze\s+)?", re.IGNORECASE)
+_RESULTS = re.compile(r"\b(reads|" + "|".join(v.name for v in RESULTS if v.loud) + r")\b")
 _KNOWN = {
     "request_id": ("request", "No event names the request {!r}."),
     "tenant_id": ("tenant", "No event names the tenant {!r}."),
@@ -77,6 +79,7 @@ def run(
 ) -> tuple[pl.DataFrame, bool]:
     """The rows of an incident query, at most `limit` (0: all), and whether there were more; errors as in `query`."""
     bind(connection, query, parameters)
+    _check_audited(connection, query)
     answer = ask(connection, query.select, limit=limit, timeout=timeout, progress=progress)
     if answer[0].is_empty():
         _check_known(connection, query, parameters)
@@ -105,6 +108,14 @@ def _set(connection: duckdb.DuckDBPyConnection, parameter: Parameter, value: Any
         connection.execute(f"SET VARIABLE {name} = CAST($1 AS {parameter.type})", [value])
     except duckdb.Error as error:
         raise KvwitnessError(f"{parameter.name} = {value!r} is no {parameter.type}.", parameter.meaning) from error
+
+
+def _check_audited(connection: duckdb.DuckDBPyConnection, query: Query) -> None:
+    """Raise `KvwitnessError` when a query needs results of an audit and there was none."""
+    if _RESULTS.search(query.select) and not connection.execute("SELECT 1 FROM audit_run").fetchall():
+        raise KvwitnessError(
+            f"{query.name} needs the results of an audit, and this store was never audited.", "Run `kvwitness audit`."
+        )
 
 
 def _check_known(connection: duckdb.DuckDBPyConnection, query: Query, parameters: Mapping[str, Any]) -> None:

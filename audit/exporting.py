@@ -43,7 +43,8 @@ def export(
     """Write `kvwitness.duckdb` into a directory; returns its path and the number of events in it.
 
     It holds the events from `since` to before `until` (UTC; None: unbounded), what held already when the window begins
-    (limits, pools, clocks), the results of the newest audit that concern the window, and all views and queries. With
+    (limits, pools, clocks), the results of the newest audit that concern the window with the events that prove them,
+    and all views and queries. With
     `pseudonyms` tenants stand under them, also in texts of findings; request ids and other names stay as they are.
     Raises KvwitnessError when the file is there already, or a time cannot be read.
     """
@@ -86,15 +87,13 @@ def _ns(con: duckdb.DuckDBPyConnection, moment: str | datetime | None, otherwise
 
 
 def _copy(con: duckdb.DuckDBPyConnection, window: tuple[int, int], pseudonyms: Pseudonyms | None) -> int:
-    since, until = window
     facts = con.execute("SELECT key, value FROM manifest").fetchall()
-    always = quoting.texts(_ALWAYS)
-    chosen = f"time_ns < {until} AND (time_ns >= {since} OR event IN ({always}))"
+    audited = con.execute("SELECT count(*) FROM audit_run").fetchall() != [(0,)]
+    chosen = _chosen(window, audited)
     con.execute("CREATE TABLE export.events AS SELECT * FROM events WHERE false")
     for batch in _batches(con, f"SELECT * FROM events WHERE {chosen} ORDER BY time_ns, source, seq"):
         _insert(con, "export.events", batch if pseudonyms is None else pseudonyms.apply(batch))
     rewrite = _Rewriter(con, pseudonyms) if pseudonyms else None
-    audited = con.execute("SELECT count(*) FROM audit_run").fetchall() != [(0,)]
     results = _results(con, window, rewrite) if audited else {}
     con.execute("USE export")
     views.comment(con, "events", *EVENTS_ABOUT, kind="TABLE")
@@ -114,6 +113,24 @@ def _copy(con: duckdb.DuckDBPyConnection, window: tuple[int, int], pseudonyms: P
     return int(con.execute("SELECT count(*) FROM events").fetchall()[0][0])
 
 
+def _chosen(window: tuple[int, int], audited: bool) -> str:
+    """A condition for the events of the window, for what holds from before, and for what proves its findings."""
+    since, until = window
+    always = f"time_ns < {until} AND event IN ({quoting.texts(_ALWAYS)})"
+    chosen = f"(time_ns >= {since} AND time_ns < {until}) OR ({always})"
+    if audited:
+        proofs = f"SELECT unnest(seqs) FROM findings WHERE {_inside('findings', window)}"
+        chosen += f" OR {{source: coalesce(source, ''), seq: seq}} IN ({proofs})"
+    return chosen
+
+
+def _inside(result: str, window: tuple[int, int]) -> str:
+    """A condition for the rows of a result that reach into the window."""
+    since, until = window
+    first, last = _SPANS[result]
+    return f"coalesce({first}, {since}) < {until} AND coalesce({last}, {since}) >= {since}"
+
+
 def _batches(con: duckdb.DuckDBPyConnection, statement: str) -> Iterator[pa.Table]:
     """The rows of a statement piece by piece; the connection stays free for writing."""
     with con.cursor() as cursor:
@@ -131,13 +148,11 @@ def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
 
 def _results(con: duckdb.DuckDBPyConnection, window: tuple[int, int], rewrite: _Rewriter | None) -> dict[str, pa.Table]:
     """The results of the newest audit that concern the window."""
-    since, until = window
     results = {}
     for result in views.RESULTS:
         where = ""
         if result.name in _SPANS:
-            first, last = _SPANS[result.name]
-            where = f" WHERE coalesce({first}, {since}) < {until} AND coalesce({last}, {since}) >= {since}"
+            where = f" WHERE {_inside(result.name, window)}"
         elif result.name == "request_verdicts":
             where = " WHERE request IN (SELECT request FROM export.events)"
         table = con.sql(f"SELECT * FROM {result.name}{where}").to_arrow_table()

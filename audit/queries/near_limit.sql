@@ -3,8 +3,8 @@
 -- param since TIMESTAMP = 1678-01-01: begin of the window, UTC
 -- param until TIMESTAMP = 2262-01-01: end of the window, UTC, not included
 -- means: One row per request of at least that share of the limit that counts for it: the smallest in force among the
---   engines that served or refused it, or among all where none did. share above 1: beyond the limit. outcome:
---   answered, refused, aborted, or none on record.
+--   engines that served or refused it, or among all where none did. share above 1: beyond the limit. outcome: answered
+--   (with success), else refused, aborted, failed (answered with an error) or none on record.
 -- cannot say: Anything of prompts whose true length nobody recorded. The limit is the one announced when the request was
 --   received; engines may enforce another.
 WITH candidates AS (
@@ -35,8 +35,8 @@ WITH candidates AS (
 )
 SELECT a.request, a.incarnation, a.tenant, a.traffic, a.prompt_tokens, c.engine, c.input_limit_tokens,
   round(a.prompt_tokens / c.input_limit_tokens, 4) AS share,
-  CASE WHEN a.status IS NOT NULL OR a.finished_ns IS NOT NULL THEN 'answered' WHEN a.rejected_ns IS NOT NULL
-    THEN 'refused' WHEN a.aborted_ns IS NOT NULL THEN 'aborted' ELSE 'none on record' END AS outcome,
+  CASE WHEN a.ok THEN 'answered' WHEN a.rejected_ns IS NOT NULL THEN 'refused' WHEN a.aborted_ns IS NOT NULL
+    THEN 'aborted' WHEN a.finished_ns IS NOT NULL THEN 'failed' ELSE 'none on record' END AS outcome,
   a.rejected_ns IS NOT NULL AS refused, a.status, a.finish_reason, a.completion_tokens, c.met AS engine_met,
   a.received_ns AS time_ns, a.received_ts AS ts
 FROM asked AS a JOIN chosen AS c ON c.request = a.request AND c.incarnation = a.incarnation

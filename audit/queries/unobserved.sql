@@ -22,7 +22,7 @@ WHERE (after_ns IS NULL OR after_ns >= epoch_ns(coalesce(getvariable('since'), '
 UNION ALL
 SELECT 'rule without input', NULL, rule, missing, NULL, NULL, NULL, NULL, NULL, NULL, NULL, [] FROM undecided
 UNION ALL
-SELECT 'unproven request', NULL, f.rule, f.missing, NULL, NULL, NULL, f.time_ns, f.ts, NULL, NULL, [f.request]
+SELECT DISTINCT 'unproven request', NULL, f.rule, f.missing, NULL, NULL, NULL, f.time_ns, f.ts, NULL, NULL, [f.request]
 FROM findings AS f
 WHERE f.verdict = 'unproven' AND f.request IS NOT NULL
   AND f.time_ns >= epoch_ns(coalesce(getvariable('since'), '1678-01-01')::TIMESTAMP)

@@ -11,8 +11,11 @@ marker has found its files, too.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +172,7 @@ def _manifest_table(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Ma
         "store_id": manifest.store_id,
         "schema_version": str(manifest.schema_version),
         "views_version": str(views.VERSION),
+        "views": _fingerprint(),
         "generation": str(manifest.generation),
         "path": str(layout.root),
         "sealed_segments": str(len(manifest.sealed)),
@@ -308,8 +312,26 @@ def attach(layout: Layout) -> duckdb.DuckDBPyConnection:
     return con
 
 
-def published(layout: Layout) -> tuple[int, str] | None:
-    """(generation, path) that `store.duckdb` was built for; None when it is absent or unreadable."""
+@dataclass(frozen=True)
+class Published:
+    """What a `store.duckdb` was built for."""
+
+    generation: int
+    path: str
+    """Where the store was."""
+    views_version: int
+    """0: from before views had versions."""
+    views: str
+    """A value that changes with the text of any view or query."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether this program would publish other views. Those of a newer one are left alone."""
+        return self.views_version <= views.VERSION and self.views != _fingerprint()
+
+
+def published(layout: Layout) -> Published | None:
+    """What `store.duckdb` was built for; None when it is absent or unreadable."""
     if not layout.catalog.exists():
         return None
     try:
@@ -319,10 +341,17 @@ def published(layout: Layout) -> tuple[int, str] | None:
         return None
 
 
-def built_for(con: duckdb.DuckDBPyConnection) -> tuple[int, str] | None:
-    """(generation, path) of the store that a connection has attached; None if it is not a published store."""
+def built_for(con: duckdb.DuckDBPyConnection) -> Published | None:
+    """What the store was built for that a connection has attached; None if it is not a published store."""
     try:
         facts = dict(con.execute("SELECT key, value FROM store.manifest").fetchall())
-        return int(facts["generation"]), facts["path"]
+        version = int(facts.get("views_version", 0))
+        return Published(int(facts["generation"]), facts["path"], version, facts.get("views", ""))
     except (duckdb.Error, KeyError, ValueError):
         return None
+
+
+@cache
+def _fingerprint() -> str:
+    told = [repr((views.DERIVED, views.RESULTS, views.RETIRED, views.MACROS, _ABOUT)), *map(repr, queries().values())]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

@@ -78,8 +78,10 @@ class ResultView:
 
         Columns that an older audit did not write are null, those that a newer one added come last.
         """
+        # Where reading has to fail, plain nulls would not do: no row passes `rule = ...` then, and nothing is read.
+        absent = "NULL::{}" if path is not None or not self.loud else "CASE said WHEN '' THEN NULL::{} END"
         typed = [
-            sql.name(name) if name in present else f"NULL::{kind} AS {sql.name(name)}"
+            sql.name(name) if name in present else f"{absent.format(kind)} AS {sql.name(name)}"
             for name, (kind, _) in self.columns.items()
         ]
         others = [sql.name(name) for name in present if name not in self.columns and name not in self.times]
