@@ -43,12 +43,14 @@ __all__ = [
 ]
 
 
-def create(con: duckdb.DuckDBPyConnection, views: Iterable[View] = (*DERIVED, *RETIRED)) -> None:
+def create(
+    con: duckdb.DuckDBPyConnection, views: Iterable[View] = (*DERIVED, *RETIRED), macros: Iterable[Macro] = MACROS
+) -> None:
     """Create the derived views in the selected database, which has `events` and the results already."""
     for view in views:
         con.execute(f"CREATE VIEW {sql.name(view.name)} AS {view.query}")
         comment(con, view.name, view.about, view.comments())
-    for macro in MACROS:
+    for macro in macros:
         create_macro(con, macro)
 
 

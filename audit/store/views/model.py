@@ -78,8 +78,8 @@ class ResultView:
 
         Columns that an older audit did not write are null, those that a newer one added come last.
         """
-        # Where reading has to fail, plain nulls would not do: no row passes `rule = ...` then, and nothing is read.
-        absent = "NULL::{}" if path is not None or not self.loud else "CASE said WHEN '' THEN NULL::{} END"
+        # Where reading has to fail, nulls would not do: no row passes a condition on them, so that nothing is read.
+        absent = "NULL::{}" if path is not None or not self.loud else "CAST(said AS {})"
         typed = [
             sql.name(name) if name in present else f"{absent.format(kind)} AS {sql.name(name)}"
             for name, (kind, _) in self.columns.items()
@@ -100,7 +100,7 @@ class ResultView:
         if not self.loud:
             return "WHERE false"
         said = f"No audit of this store has written {self.name}: run `kvwitness audit`, then open store.duckdb again."
-        return f"FROM (SELECT error({sql.text(said)}) AS said) WHERE said IS NOT NULL"
+        return f"FROM (SELECT CAST(error({sql.text(said)}) AS VARCHAR) AS said) WHERE said IS NOT NULL"
 
 
 def columns_of(columns: str, source: str) -> str:
