@@ -15,7 +15,7 @@ import polars as pl
 
 from kvwitness.audit.asking import ask, checked, connect, run
 from kvwitness.audit.cli.output import Format, Printer, say
-from kvwitness.audit.cli.sql import named_values, warn
+from kvwitness.audit.cli.sql import named_values, print_answer, warn
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.queries import find, queries
 from kvwitness.audit.store import Reader, Store
@@ -112,7 +112,7 @@ class Shell:
         with self._store.reading():
             frame, more = fetch(self._reader.connection())
         took = time.perf_counter() - begun
-        self._printer.rows(frame)
+        print_answer(self._printer, frame)
         limited = "; only the first, .limit 0 gives all" if more else ""
         say(f"{len(frame):,} row{'' if len(frame) == 1 else 's'}, {took:.2f} s{limited}")
 

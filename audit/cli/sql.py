@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated
 
 import polars as pl
@@ -16,6 +17,7 @@ from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOptio
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.stores import open_store, tenant_name
+from kvwitness.audit.cli.tables import cell, record_tables
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.queries import Query, find, queries
 from kvwitness.audit.store import Pseudonyms, Store
@@ -24,6 +26,8 @@ app = typer.Typer(add_completion=False)
 
 ROWS = 10_000
 SECONDS = 60.0
+_LOOKED_AT, _WIDE = 100, 24
+"""Rows from which the width of a table is judged; a cell may be broken beyond that many characters."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
@@ -84,7 +88,7 @@ def sql(
     asked = (sys.stdin.read() if query is None else query).strip()
     most = ROWS if limit is None else limit
     frame, more = _answer(opened, asked, parameters, most, timeout, quiet=quiet)
-    printer.rows(frame)
+    print_answer(printer, frame)
     if more:
         say(f"only the first {most:,} rows; --limit 0 gives all", quiet=quiet)
 
@@ -109,6 +113,30 @@ def _answer(
                 timeout=timeout,
                 progress=lambda done: stage(named.name, done),
             )
+
+
+def print_answer(printer: Printer, frame: pl.DataFrame) -> None:
+    """Print rows; for a person, one below the other where the terminal is too narrow for that many columns."""
+    width = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    if not printer.for_people or printer.path is not None or _width(frame) <= width:
+        printer.rows(frame)
+        return
+    blocks = [
+        table
+        for number, row in enumerate(frame.iter_rows(named=True), start=1)
+        for table in record_tables({k: v for k, v in row.items() if v is not None}, f"row {number}")
+    ]
+    printer.blocks(blocks)
+
+
+def _width(frame: pl.DataFrame) -> int:
+    """Columns of a terminal that a table of the frame needs to be read with ease."""
+    shown = frame.head(_LOOKED_AT)
+    widths = [
+        max([len(name), *(min(len(cell(value, name)), _WIDE) for value in shown[name].to_list())])
+        for name in frame.columns
+    ]
+    return sum(widths) + 2 * len(widths)
 
 
 def named_values(texts: Sequence[str]) -> dict[str, str]:

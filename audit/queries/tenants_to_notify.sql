@@ -11,8 +11,9 @@ WITH leaks AS (
     AND time_ns >= epoch_ns(coalesce(getvariable('since'), '1678-01-01')::TIMESTAMP)
     AND time_ns < epoch_ns(coalesce(getvariable('until'), '2262-01-01')::TIMESTAMP)
 ), proof AS (
-  SELECT tenant, list(source || ':' || seq ORDER BY source, seq) AS evidence
-  FROM (SELECT DISTINCT tenant, unnest(seqs, recursive := true) FROM leaks) WHERE seq IS NOT NULL GROUP BY tenant
+  SELECT tenant, list(source || ':' || seq ORDER BY source, seq) AS evidence FROM (
+    SELECT DISTINCT tenant, source, seq FROM (SELECT tenant, unnest(seqs, recursive := true) FROM leaks)
+  ) WHERE seq IS NOT NULL GROUP BY tenant
 ), touched AS (
   SELECT tenant, count(*) AS page_count FROM (
     SELECT DISTINCT c.other_tenant AS tenant, c.pool, unnest(c.pages) AS page

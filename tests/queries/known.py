@@ -152,7 +152,8 @@ KNOWN = [
     Known("unobserved", RECORDED, []),
     Known("tenants_to_notify", STUB, [
         {"tenant": "t-birch", "readers": ["t-ash"], "requests": ["r1003"], "incidents": ["inc-fda2e644f1c4"],
-         "page_count": 1882},
+         "page_count": 1882,
+         "evidence": ["dec-1/0:6", "dec-1/0:8", "dec-1/0:12", "dec-1/0:14", "dec-1/0:19"]},
         {"tenant": "t-cedar", "readers": ["t-ash"], "page_count": 965},
     ]),
     Known("tenants_to_notify", RECORDED, [
