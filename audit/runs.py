@@ -14,13 +14,14 @@ from zipfile import BadZipFile
 import polars as pl
 
 from kvwitness import __version__
+from kvwitness.audit import observed
 from kvwitness.audit.pipeline import Ground, Judgement, Progress, _silent, conclude
 from kvwitness.audit.provenance import checkpoint
 from kvwitness.audit.provenance.choice import prepare_for
 from kvwitness.audit.provenance.encode import COLUMNS
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.rules.model import Context
-from kvwitness.audit.sequence import Part, Sequence, bring_up_to_date
+from kvwitness.audit.sequence import Part, Sequence, bring_up_to_date, marks
 from kvwitness.audit.store import ImportRecord, Store
 from kvwitness.audit.store.durable import FileLock
 from kvwitness.audit.store.intake import ROWS_PER_SEGMENT
@@ -43,7 +44,8 @@ class AuditRun:
 def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
     """Judge everything in a store and keep the result in it, whole or not at all.
 
-    Result tables: `findings`, `incidents`, `request_verdicts`, `undecided`, `audit_run` (one row: what was looked at).
+    Result tables: `findings`, `incidents`, `request_verdicts`, `undecided`, `audit_run` (one row: what was looked at),
+    and those of `kvwitness.audit.observed`.
     Another audit of the same store is waited for.
     """
     started = time.time_ns()
@@ -57,9 +59,10 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
         judgement = conclude(context, page_events, sequence.rows, progress=progress)
+        seen = observed.tables(context, marks(directory))
     run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started / 1e9)) + f"-{started % 1_000_000_000:09d}"
     seconds = (time.time_ns() - started) / 1e9
-    store.put_result(run_id, tables(judgement, run_id, started))
+    store.put_result(run_id, tables(judgement, run_id, started) | seen)
     return AuditRun(run_id, judgement, context, seconds)
 
 

@@ -199,6 +199,11 @@ def _void(path: Path, part: Part) -> Piece:
     return Piece(part.rows, part.page_events, kept, read)
 
 
+def marks(directory: Path) -> dict[str, int]:
+    """ingest -> highest `ingest_row` in the sequence that is kept in a directory."""
+    return _load(directory)[0]
+
+
 def _still_good(done: Sequence, arrived: pl.DataFrame, said: pl.DataFrame) -> tuple[list[Part], pl.DataFrame]:
     """The parts that new events leave as they are, and what all events say of clocks.
 

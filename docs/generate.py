@@ -12,12 +12,14 @@ from pathlib import Path
 
 from kvwitness.audit.rule_reference import reference as rule_reference
 from kvwitness.audit.rules import RULES
+from kvwitness.audit.sql_reference import reference as sql_reference
 from kvwitness.audit.trace.reference import render as trace_reference
 
 HERE = Path(__file__).parent
 
 PAGES: dict[str, Callable[[], str]] = {
     "rules.md": lambda: rule_reference(RULES.values()),
+    "sql.md": lambda: sql_reference((HERE / "parts" / "investigation.md").read_text(encoding="utf-8")),
     "trace-format.md": trace_reference,
 }
 """File name -> what it has to contain."""

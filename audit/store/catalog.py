@@ -11,14 +11,20 @@ marker has found its files, too.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from kvwitness.audit.store import sql
+from kvwitness.audit.queries import queries
+from kvwitness.audit.store import sql, views
 from kvwitness.audit.store.durable import place, sync_fd
 from kvwitness.audit.store.failures import StoreError, explained, storage_error
 from kvwitness.audit.store.layout import Layout
@@ -27,17 +33,67 @@ from kvwitness.audit.store.schema import COMMENTS, STORE_SCHEMA
 from kvwitness.audit.store.seeds import ensure_seeds
 from kvwitness.audit.store.segment import METADATA_KEY, write_segment
 from kvwitness.audit.store.stats import Stats
+from kvwitness.audit.store.views.model import TS_COMMENT
 
 STORAGE_VERSION = "v1.0.0"
 """File format of store.duckdb. The default of DuckDB 2 cannot be opened by 1.x."""
-RESERVED = frozenset({"events", "page_events", "segments", "sealed_segments", "imports", "manifest", "result_runs"})
+_OWN = {"events", "segments", "sealed_segments", "imports", "manifest", "result_runs"}
+RESERVED = frozenset(_OWN | {view.name for view in (*views.DERIVED, *views.RETIRED)})
 """Names of views and tables that results must not take."""
 _MARKER = re.compile(r"(\d{10})-was-replaced--please-reopen-store\.duckdb\.parquet")
-_TS = "time_ns as a timestamp (UTC)."
-_PAGE_EVENT_COLUMNS = (
-    "time_ns", "event", "source", "seq", "request", "incarnation", "tenant", "pool", "gen", "op", "phase",
-    "holder", "reason", "step", "transfer", "ingest", "ingest_row",
-)  # fmt: skip
+_SEGMENT = {
+    "segment": "Name of the file, from the store's directory.",
+    "kind": "`sealed`, `live` or `import`.",
+    "rows": "Events in it.",
+    "bytes": "Its size. [bytes]",
+    "min_time_ns": "Earliest event in it. [ns since the Unix epoch]",
+    "max_time_ns": "Latest event in it. [ns since the Unix epoch]",
+    "created_ns": "When it was written. [ns since the Unix epoch]",
+    "schema_version": "Version of its columns.",
+    "sha256": "Checksum that its footer holds.",
+}
+EVENTS_ABOUT: tuple[str, dict[str, str]] = (
+    "Every event, one row each. Order by (source, seq), never by time.",
+    COMMENTS | {"ts": TS_COMMENT, "segment": "The file that holds the row; changes with compaction."},
+)
+"""What `events` is, and what its columns mean."""
+_ABOUT: dict[str, tuple[str, dict[str, str]]] = {
+    "events": EVENTS_ABOUT,
+    "segments": (
+        "The files that hold the events: sealed, imported and live.",
+        {name: text for name, text in _SEGMENT.items() if name != "bytes"},
+    ),
+    "sealed_segments": (
+        "The files that the compactor wrote, as of the generation published here.",
+        {name: text for name, text in _SEGMENT.items() if name != "kind"},
+    ),
+    "imports": (
+        "The files that were imported, by the SHA-256 of their bytes.",
+        {
+            "sha256": "SHA-256 of the file's bytes.",
+            "name": "What it was called.",
+            "ingest": "Its `ingest` in events.",
+            "rows": "Events that came from it.",
+            "committed_ns": "When it became visible. [ns since the Unix epoch]",
+            "report": "What its reader counted, as JSON.",
+        },
+    ),
+    "manifest": (
+        "Facts about the store as of the generation published here.",
+        {"key": "Name of the fact.", "value": "The fact, as text."},
+    ),
+    "result_runs": (
+        "Kept audit runs; the result views show the newest.",
+        {
+            "run_id": "Id of the run.",
+            "created_ns": "When it was kept. [ns since the Unix epoch]",
+            "table_name": "A table of the run.",
+            "rows": "Rows of that table.",
+            "newest": "Whether it is the run that the views show.",
+        },
+    ),
+}
+"""View or table -> what a row of it is, and what its columns mean."""
 
 
 def marker(layout: Layout, generation: int) -> Path:
@@ -83,15 +139,25 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
             con.execute("SET enable_progress_bar = false")
             con.execute("BEGIN")  # else every statement would be synced by itself
             _manifest_table(con, layout, manifest)
-            _events_view(con, layout, manifest)
-            _page_events_view(con)
             _segments_view(con, layout, manifest)
             _imports_view(con, layout)
             _result_views(con, layout, manifest)
+            # A view that is made looks up the files of all views below it. A table that is as empty and of the
+            # same columns stands in for the events meanwhile.
+            con.register("no_events", STORE_SCHEMA.empty_table())
+            con.execute(
+                "CREATE TABLE events AS SELECT *, make_timestamp_ns(time_ns) AS ts, '' AS segment FROM no_events"
+            )
+            views.create(con)
+            for query in queries().values():
+                views.create_macro(con, views.Macro(query.name, query.question, *query.macro))
+            con.execute("DROP TABLE events")
+            con.unregister("no_events")
+            _events_view(con, layout, manifest)
             con.execute("COMMIT")
             con.execute("USE memory")
             con.execute("DETACH store")
-    except duckdb.Error as exc:
+    except (duckdb.Error, pa.ArrowException, OSError) as exc:
         if "No space left" in str(exc) or "disk is full" in str(exc).lower():
             raise storage_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "publishing", path) from exc
         raise StoreError(
@@ -105,6 +171,8 @@ def _manifest_table(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Ma
     facts = {
         "store_id": manifest.store_id,
         "schema_version": str(manifest.schema_version),
+        "views_version": str(views.VERSION),
+        "views": _fingerprint(),
         "generation": str(manifest.generation),
         "path": str(layout.root),
         "sealed_segments": str(len(manifest.sealed)),
@@ -113,7 +181,7 @@ def _manifest_table(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Ma
     }
     con.execute("CREATE TABLE manifest (key VARCHAR PRIMARY KEY, value VARCHAR)")
     con.executemany("INSERT INTO manifest VALUES (?, ?)", [list(f) for f in facts.items()])
-    con.execute("COMMENT ON TABLE manifest IS 'The store as of the generation published here.'")
+    views.comment(con, "manifest", *_ABOUT["manifest"], kind="TABLE")
 
 
 def _branch(columns: str, files: str, layout: Layout, where: str = "") -> str:
@@ -143,22 +211,7 @@ def _events_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manif
         branches.append(_branch(columns, sql.text(f"{root}/{pattern}"), layout, where))
     branches.append(_branch(columns, sql.text(str(marker(layout, manifest.generation))), layout))
     con.execute("CREATE VIEW events AS " + " UNION ALL ".join(branches))
-    _comment(con, "events", "Every event, one row each. Order by (source, seq), never by time.", COMMENTS)
-    _comment_column(con, "events", "ts", _TS)
-    _comment_column(con, "events", "segment", "The file that holds the row; changes with compaction.")
-
-
-def _page_events_view(con: duckdb.DuckDBPyConnection) -> None:
-    columns = ", ".join(_PAGE_EVENT_COLUMNS)
-    con.execute(
-        f"CREATE VIEW page_events AS SELECT {columns}, ts, unnest(pages) AS page, "
-        "unnest(range(len(pages))) AS position FROM events WHERE len(pages) > 0"
-    )
-    picked = {c: COMMENTS[c] for c in _PAGE_EVENT_COLUMNS}
-    _comment(con, "page_events", "One row for each page that an event touches.", picked)
-    _comment_column(con, "page_events", "ts", _TS)
-    _comment_column(con, "page_events", "page", "Id of the page in `pool`.")
-    _comment_column(con, "page_events", "position", "Place of the page in the event's list, from 0.")
+    views.comment(con, "events", *_ABOUT["events"])
 
 
 def _segments_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
@@ -188,7 +241,8 @@ def _segments_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Man
             f"{sql.text(METADATA_KEY.decode())}::BLOB{where}) WHERE (j->>'rows')::BIGINT > 0"
         )
     con.execute("CREATE VIEW segments AS " + " UNION ALL ".join(branches))
-    _comment(con, "segments", "The files that hold the events: sealed, imported and live.", {})
+    views.comment(con, "segments", *_ABOUT["segments"])
+    views.comment(con, "sealed_segments", *_ABOUT["sealed_segments"], kind="TABLE")
 
 
 def _imports_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
@@ -205,7 +259,7 @@ def _imports_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
     con.execute(
         f"CREATE VIEW imports AS SELECT * FROM read_json({pattern}, columns = {{{spec}}}) WHERE sha256 IS NOT NULL"
     )
-    _comment(con, "imports", "The files that were imported, by the SHA-256 of their bytes.", {})
+    views.comment(con, "imports", *_ABOUT["imports"])
 
 
 def _result_views(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
@@ -220,27 +274,25 @@ def _result_views(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Mani
     ]
     if rows:
         con.executemany("INSERT INTO result_runs VALUES (?, ?, ?, ?, ?)", rows)
-    con.execute("COMMENT ON TABLE result_runs IS 'Kept audit runs; the result views show the newest.'")
-    if newest:
-        _newest_views(con, layout, newest)
+    views.comment(con, "result_runs", *_ABOUT["result_runs"], kind="TABLE")
+    stable = {view.name for view in views.RESULTS}
+    for view in views.RESULTS:
+        path = _result_file(layout, newest, view.name)
+        present = tuple(pq.read_schema(path).names) if path else ()
+        con.execute(f"CREATE VIEW {sql.name(view.name)} AS {view.query(str(path) if path else None, present)}")
+        views.comment(con, view.name, view.about, view.comments())
+    for table in () if newest is None else newest.tables:
+        if table not in stable:
+            source = f"read_parquet({sql.text(str(_result_file(layout, newest, table)))}, hive_partitioning = false)"
+            con.execute(f"CREATE VIEW {sql.name(table)} AS SELECT * FROM {source}")
+            views.comment(con, table, "A further result of the newest audit; not one of the stable views.", {})
 
 
-def _newest_views(con: duckdb.DuckDBPyConnection, layout: Layout, run: ResultRun) -> None:
-    for table in run.tables:
-        path = layout.root / run.directory / f"{table}.parquet"
-        source = f"read_parquet({sql.text(str(path))}, hive_partitioning = false)"
-        con.execute(f"CREATE VIEW {sql.name(table)} AS SELECT * FROM {source}")
-        _comment(con, table, f"Result of audit run {run.run_id}.", {})
-
-
-def _comment(con: duckdb.DuckDBPyConnection, view: str, about: str, columns: dict[str, str]) -> None:
-    con.execute(f"COMMENT ON VIEW {sql.name(view)} IS {sql.text(about)}")
-    for column, comment in columns.items():
-        _comment_column(con, view, column, comment)
-
-
-def _comment_column(con: duckdb.DuckDBPyConnection, view: str, column: str, comment: str) -> None:
-    con.execute(f"COMMENT ON COLUMN {sql.name(view)}.{sql.name(column)} IS {sql.text(comment)}")
+def _result_file(layout: Layout, run: ResultRun | None, table: str) -> Path | None:
+    """Where a table of a run lies; None when the run has none of this name."""
+    if run is None or table not in run.tables:
+        return None
+    return layout.root / run.directory / f"{table}.parquet"
 
 
 def attach(layout: Layout) -> duckdb.DuckDBPyConnection:
@@ -260,8 +312,26 @@ def attach(layout: Layout) -> duckdb.DuckDBPyConnection:
     return con
 
 
-def published(layout: Layout) -> tuple[int, str] | None:
-    """(generation, path) that `store.duckdb` was built for; None when it is absent or unreadable."""
+@dataclass(frozen=True)
+class Published:
+    """What a `store.duckdb` was built for."""
+
+    generation: int
+    path: str
+    """Where the store was."""
+    views_version: int
+    """0: from before views had versions."""
+    views: str
+    """A value that changes with the text of any view or query."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether this program would publish other views. Those of a newer one are left alone."""
+        return self.views_version <= views.VERSION and self.views != _fingerprint()
+
+
+def published(layout: Layout) -> Published | None:
+    """What `store.duckdb` was built for; None when it is absent or unreadable."""
     if not layout.catalog.exists():
         return None
     try:
@@ -271,10 +341,17 @@ def published(layout: Layout) -> tuple[int, str] | None:
         return None
 
 
-def built_for(con: duckdb.DuckDBPyConnection) -> tuple[int, str] | None:
-    """(generation, path) of the store that a connection has attached; None if it is not a published store."""
+def built_for(con: duckdb.DuckDBPyConnection) -> Published | None:
+    """What the store was built for that a connection has attached; None if it is not a published store."""
     try:
         facts = dict(con.execute("SELECT key, value FROM store.manifest").fetchall())
-        return int(facts["generation"]), facts["path"]
+        version = int(facts.get("views_version", 0))
+        return Published(int(facts["generation"]), facts["path"], version, facts.get("views", ""))
     except (duckdb.Error, KeyError, ValueError):
         return None
+
+
+@cache
+def _fingerprint() -> str:
+    told = [repr((views.DERIVED, views.RESULTS, views.RETIRED, views.MACROS, _ABOUT)), *map(repr, queries().values())]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

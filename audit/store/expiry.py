@@ -72,7 +72,7 @@ def _settle_ns(item: Retired) -> int:
 def _heal(layout: Layout, manifest: Manifest) -> None:
     """Files may go only when what is published does without them."""
     found = catalog.published(layout)
-    if found is None or found[0] != manifest.generation:
+    if found is None or found.generation != manifest.generation:
         catalog.publish(layout, manifest)
 
 

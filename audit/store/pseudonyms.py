@@ -52,6 +52,11 @@ class Pseudonyms:
         value = os.environ.get(variable)
         return cls(value.encode()) if value is not None else None
 
+    @classmethod
+    def random(cls) -> Pseudonyms:
+        """A key that is forgotten with the object: nobody can link its pseudonyms to names or to other stores."""
+        return cls(os.urandom(32))
+
     @property
     def check(self) -> str:
         """A value by which a store recognises the key; it does not reveal it."""

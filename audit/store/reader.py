@@ -40,7 +40,7 @@ class Reader:
         Raises duckdb.Error for a faulty statement or an unreadable file.
         """
         for attempt in range(_ATTEMPTS):
-            connection = self._current()
+            connection = self.connection()
             try:
                 return rows(connection, statement, parameters)
             except duckdb.Error:
@@ -49,7 +49,8 @@ class Reader:
                 self.close()
         raise AssertionError("unreachable")
 
-    def _current(self) -> duckdb.DuckDBPyConnection:
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection as of now, for what `query` does not do; ask for it before every statement."""
         identity = self._file_identity()
         if self._connection is None or identity != self._identity:
             self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +186,24 @@ class Store:
         """
         wanted = self._manifest().generation
         con = self._attached(wanted)
-        if con is None:
+        if con is not None and not self._outdated(con):
+            return con
+        if con is not None:  # it answers, if with the views of an older version: better than nothing on a full disk
+            with suppress(StoreError):
+                heal(self._layout)
+                con.close()
+                con = self._attached(wanted)
+        else:
             heal(self._layout)
             con = self._attached(wanted)
         if con is None:
             raise StoreError(f"{self._layout.catalog} cannot be opened.", "Run `kvwitness store verify`.")
         return con
+
+    @staticmethod
+    def _outdated(con: duckdb.DuckDBPyConnection) -> bool:
+        found = catalog.built_for(con)
+        return found is not None and found.outdated
 
     def _attached(self, generation: int) -> duckdb.DuckDBPyConnection | None:
         """A connection to what is published, if that is of this generation or a later one."""
@@ -200,12 +212,12 @@ class Store:
         except duckdb.Error:
             return None
         found = catalog.built_for(con)
-        if found is not None and found[1] == str(self.path) and found[0] >= generation:
+        if found is not None and found.path == str(self.path) and found.generation >= generation:
             return con
         con.close()
-        if found is not None and found[1] != str(self.path):
+        if found is not None and found.path != str(self.path):
             raise MovedStore(
-                f"This store was published at {found[1]} and is now at {self.path}: the views in store.duckdb"
+                f"This store was published at {found.path} and is now at {self.path}: the views in store.duckdb"
                 " still read the files of the old place.",
                 "Run `kvwitness store publish` once.",
             )

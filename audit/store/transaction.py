@@ -61,11 +61,12 @@ def maintenance_lock(layout: Layout, *, wait: bool) -> Iterator[None]:
 
 
 def heal(layout: Layout) -> None:
-    """Publish what the manifest says, where a process died between the two or the file was lost."""
+    """Publish what the manifest says, where a process died between the two, the file was lost, or it has the
+    views of an older version."""
     with manifest_lock(layout):
         manifest = load(layout)
         found = published(layout)
-        if found is None or found[0] != manifest.generation:
+        if found is None or found.generation != manifest.generation or found.outdated:
             publish(layout, manifest)
 
 

@@ -145,9 +145,11 @@ def _catalog(layout: Layout, manifest: Manifest) -> list[Problem]:
     name = layout.catalog.name
     if found is None:
         return [Problem("catalog", name, "store.duckdb is missing or cannot be read.", _PUBLISH, "note")]
-    if found[1] != str(layout.root):
-        return [Problem("moved", name, f"The store was published at {found[1]} and has moved since.", _PUBLISH, "note")]
-    if found[0] != manifest.generation or not catalog.marker(layout, found[0]).exists():
+    if found.path != str(layout.root):
+        return [
+            Problem("moved", name, f"The store was published at {found.path} and has moved since.", _PUBLISH, "note")
+        ]
+    if found.generation != manifest.generation or not catalog.marker(layout, found.generation).exists():
         return [Problem("catalog", name, "store.duckdb is older than the manifest.", _PUBLISH, "note")]
     return []
 

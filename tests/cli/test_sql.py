@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kvwitness.audit.queries import queries
 from tests.cli.conftest import Command
 
 ENDLESS = "SELECT count(*) FROM range(1000000000000) AS t(a) WHERE a % 3 = 1"
@@ -77,13 +78,53 @@ def test_query_from_standard_input(command: Command, recorded: Path, monkeypatch
     assert command("sql", "--store", recorded).rows == [{"n": 7}]
 
 
-def test_without_a_query_on_a_terminal_help_is_given(
-    command: Command, recorded: Path, monkeypatch: pytest.MonkeyPatch
+def test_incident_query_by_name(command: Command, recorded: Path) -> None:
+    said = command("sql", "over-limit-successes", "-p", "until=2026-11-30 17:48:00", "--store", recorded)
+    assert [row["request"] for row in said.rows] == ["r1017"]
+    said = command("sql", "could_have_read", "--param", "request_id=r1017", "--limit", 2, "--store", recorded)
+    assert len(said.rows) == 2
+    assert "only the first 2 rows" in said.err
+
+
+def test_a_scan_is_said_beforehand(command: Command, recorded: Path) -> None:
+    asked = ("sql", "page_touches", "-p", "pool_name=dec-1/0/full", "-p", "page_id=17", "--store", recorded)
+    assert "reads most of the store" in command(*asked).err
+    assert command(*asked, "--quiet").err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["over_limit"], "There is no query 'over_limit'"),
+        (["could_have_read"], "could_have_read needs request_id"),
+        (["could_have_read", "-p", "request_id=r9"], "No event names the request 'r9'"),
+        (["could_have_read", "-p", "r1017"], "Write NAME=VALUE"),
+        (["SELECT 1", "-p", "a=b"], "this is none"),
+        (["--show", "nothing"], "There is no query 'nothing'"),
+        (["--export", "{tmp}", "-p", "tenant_id=t"], "no parameter tenant_id"),
+        (["--export", "{tmp}", "-p", "since=noon"], "'noon' is no time"),
+    ],
+)
+def test_wrong_use_says_what_to_do(
+    command: Command, recorded: Path, tmp_path: Path, arguments: list[str], told: str
 ) -> None:
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    said = command("sql", "--store", recorded)
+    said = command("sql", *[a.replace("{tmp}", str(tmp_path)) for a in arguments], "--store", recorded)
+    assert (said.status, said.out) == (2, "")
+    assert told in said.err
+
+
+def test_queries_are_listed_and_shown(command: Command, recorded: Path) -> None:
+    listed = command("sql", "--list")
+    assert [row["query"] for row in listed.rows] == sorted(queries())
+    shown = command("sql", "--show", "could_have_read").document
+    assert shown["parameters"][0]["name"] == "request_id"
+    assert shown["sql"].startswith("-- question:")
+
+
+def test_no_other_file_can_be_read(command: Command, recorded: Path) -> None:
+    said = command("sql", "SELECT * FROM read_text('/etc/hostname')", "--store", recorded)
     assert said.status == 2
-    assert "page_events" in said.out
+    assert "disabled by configuration" in said.err
 
 
 def test_interruption_stops_the_query(recorded: Path) -> None:

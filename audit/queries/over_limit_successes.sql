@@ -1,0 +1,41 @@
+-- question: Which prompts were longer than an engine's enforced limit, and were answered with success all the same?
+-- param since TIMESTAMP = 1678-01-01: begin of the window, UTC
+-- param until TIMESTAMP = 2262-01-01: end of the window, UTC, not included
+-- means: One row per request and engine that served it although the true prompt was longer than the limit that this
+--   engine enforced when it first served it, with the announcement the limit comes from. What was answered was not
+--   computed from that prompt. The window is that of the reception.
+-- cannot say: Anything of prompts whose true length nobody recorded, of engines that announced no limit before they
+--   served, or whether another tokenizer counts differently. Times are compared as the sources' clocks recorded them.
+WITH engines AS (
+  SELECT engine FROM limits UNION SELECT engine FROM pools
+), smallest AS (
+  SELECT min(input_limit_tokens) AS tokens FROM limits
+), suspects AS (
+  SELECT DISTINCT request FROM events
+  WHERE event = 'request.received' AND prompt_tokens > (SELECT tokens FROM smallest)
+    AND time_ns >= epoch_ns(coalesce(getvariable('since'), '1678-01-01')::TIMESTAMP)
+    AND time_ns < epoch_ns(coalesce(getvariable('until'), '2262-01-01')::TIMESTAMP)
+), asked AS (
+  SELECT * FROM requests_of((SELECT list(request) FROM suspects))
+  WHERE ok AND prompt_tokens > (SELECT tokens FROM smallest)
+), acts AS (
+  SELECT request, coalesce(incarnation, 0) AS incarnation, time_ns,
+    CASE WHEN split_part(source, '/', 1) IN (SELECT engine FROM engines) OR pool IS NULL
+      THEN split_part(source, '/', 1) ELSE split_part(pool, '/', 1) END AS engine
+  FROM events
+  WHERE event IN ('page.alloc', 'page.write', 'transfer.begin', 'page.read')
+    AND request IN (SELECT request FROM asked)
+), services AS (
+  SELECT request, incarnation, engine, min(time_ns) AS served_ns FROM acts GROUP BY ALL
+)
+SELECT a.request, a.incarnation, a.tenant, a.prompt_tokens, s.engine, l.input_limit_tokens,
+  a.prompt_tokens - l.input_limit_tokens AS tokens_over,
+  l.source AS limit_source, l.seq AS limit_seq, l.ts AS limit_ts,
+  a.received_ns AS time_ns, a.received_ts AS ts, make_timestamp_ns(s.served_ns) AS served_ts,
+  a.status, a.finish_reason, a.answered_by, a.answered_prompt_tokens
+FROM asked AS a
+JOIN services AS s ON s.request = a.request AND s.incarnation = a.incarnation
+JOIN limits AS l ON l.engine = s.engine AND l.time_ns <= s.served_ns
+  AND (l.until_ns IS NULL OR s.served_ns < l.until_ns)
+WHERE a.prompt_tokens > l.input_limit_tokens
+ORDER BY a.received_ns, a.request, a.incarnation, s.engine

@@ -1,0 +1,128 @@
+"""Views of what engines promise, of their pools, and of how much of them is on record."""
+
+from __future__ import annotations
+
+from kvwitness.audit.store.views.model import SITE, SITE_COMMENT, TS_COMMENT, View
+
+_UNTIL = {
+    "until_ns": "When the next announcement replaced it; null: still in force. [ns since the Unix epoch]",
+    "until_ts": "until_ns as a timestamp (UTC).",
+}
+_KEPT = ["role", "model", "version", "advertised_tokens", "input_limit_tokens", "pool_tokens"]
+_POLICY = ["page_tokens", "pages_total", "kind", "scrub", "sharing"]
+
+
+def _forward(columns: list[str]) -> str:
+    """Figures that an announcement leaves out are those of the one before."""
+    return ",\n  ".join(f"last_value({name} IGNORE NULLS) OVER earlier AS {name}" for name in columns)
+
+
+LIMITS = View(
+    "limits",
+    "One row per announcement of an engine's limits, with the time in which it was in force: those in force at a time "
+    "t are the rows with time_ns <= t and (until_ns IS NULL OR t < until_ns). Figures that an announcement leaves out "
+    "are carried on.",
+    f"""\
+SELECT split_part(engine, '/', 1) AS engine, time_ns, ts,
+  lead(time_ns) OVER announced AS until_ns, make_timestamp_ns(lead(time_ns) OVER announced) AS until_ts,
+  {_forward(_KEPT)},
+  source, seq
+FROM events WHERE event = 'engine.limits'
+WINDOW announced AS (PARTITION BY split_part(engine, '/', 1) ORDER BY time_ns, source, seq),
+  earlier AS (announced ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)""",
+    {
+        "engine": "",
+        "time_ns": "When it was announced. [ns since the Unix epoch]",
+        "ts": TS_COMMENT,
+        **_UNTIL,
+        "role": "",
+        "model": "",
+        "version": "",
+        "advertised_tokens": "",
+        "input_limit_tokens": "",
+        "pool_tokens": "",
+        "source": "",
+        "seq": "",
+    },
+)
+
+POOLS = View(
+    "pools",
+    "One row per announcement of a pool of pages and its policy, with the time in which it was in force.",
+    f"""\
+SELECT pool, split_part(pool, '/', 1) AS engine, time_ns, ts,
+  lead(time_ns) OVER announced AS until_ns, make_timestamp_ns(lead(time_ns) OVER announced) AS until_ts,
+  {_forward(_POLICY)},
+  source, seq
+FROM events WHERE event = 'engine.pool'
+WINDOW announced AS (PARTITION BY pool ORDER BY time_ns, source, seq),
+  earlier AS (announced ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)""",
+    {
+        "pool": "",
+        "engine": "Engine that the pool belongs to: its name up to the first slash.",
+        "time_ns": "When it was announced. [ns since the Unix epoch]",
+        "ts": TS_COMMENT,
+        **_UNTIL,
+        "page_tokens": "",
+        "pages_total": "",
+        "kind": "",
+        "scrub": "",
+        "sharing": "",
+        "source": "",
+        "seq": "",
+    },
+)
+
+COVERAGE = View(
+    "coverage",
+    "One row per source: how much of it is on record, and how much of that no audit has seen yet. What is lost in "
+    "detail stands in gaps.",
+    f"""\
+SELECT coalesce(e.source, '') AS source, {SITE.replace("source", "e.source")} AS site, count(*) AS events,
+  min(e.time_ns) AS first_ns, make_timestamp_ns(min(e.time_ns)) AS first_ts,
+  max(e.time_ns) AS last_ns, make_timestamp_ns(max(e.time_ns)) AS last_ts,
+  min(e.seq) AS min_seq, max(e.seq) AS max_seq,
+  greatest(max(e.seq) - least(min(e.seq), 1) + 1 - count(e.seq), 0) AS missing,
+  count(*) FILTER (m.last_row IS NULL OR e.ingest_row > m.last_row) AS unjudged
+FROM events AS e LEFT JOIN audit_marks AS m ON m.ingest = e.ingest
+GROUP BY ALL""",
+    {
+        "source": "Who observed; empty for events that name nobody.",
+        "site": SITE_COMMENT,
+        "events": "Events on record.",
+        "first_ns": "Earliest event, by the source's clock. [ns since the Unix epoch]",
+        "first_ts": "first_ns as a timestamp (UTC).",
+        "last_ns": "Latest event, by the source's clock. [ns since the Unix epoch]",
+        "last_ts": "last_ns as a timestamp (UTC).",
+        "min_seq": "Lowest number; above 1, the source had a life before the record.",
+        "max_seq": "Highest number.",
+        "missing": "Numbers from 1 to max_seq that are not on record, rejected lines included.",
+        "unjudged": "Events that came in after the newest audit (all, where there was none).",
+    },
+)
+
+ALERTS = View(
+    "alerts",
+    "Alerts that were raised. Nothing raises any yet: always empty, and typed as it will be.",
+    """\
+SELECT NULL::VARCHAR AS alert, NULL::VARCHAR AS incident, NULL::VARCHAR AS rule, NULL::VARCHAR AS verdict,
+  NULL::VARCHAR AS severity, NULL::VARCHAR AS tenant, NULL::VARCHAR AS engine, NULL::VARCHAR AS state,
+  NULL::BIGINT AS time_ns, NULL::TIMESTAMP_NS AS ts, NULL::BIGINT AS until_ns, NULL::TIMESTAMP_NS AS until_ts
+WHERE false""",
+    {
+        "alert": "Id of the alert; the same as long as it is about the same.",
+        "incident": "Incident that it is about.",
+        "rule": "Rule that raised it.",
+        "verdict": "Verdict of the incident.",
+        "severity": "`critical`, `high`, `medium`, `low` or `info`.",
+        "tenant": "Tenant that was affected.",
+        "engine": "Engine that it is about.",
+        "state": "`firing` or `resolved`.",
+        "time_ns": "When it was raised. [ns since the Unix epoch]",
+        "ts": TS_COMMENT,
+        "until_ns": "When it was resolved; null while it fires. [ns since the Unix epoch]",
+        "until_ts": "until_ns as a timestamp (UTC).",
+    },
+)
+
+VIEWS = (LIMITS, POOLS, COVERAGE, ALERTS)
