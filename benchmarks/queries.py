@@ -28,12 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks._measures import machine
-from benchmarks.pools import Plan, Simulation
-from kvwitness.audit.asking import connect, run
-from kvwitness.audit.queries import queries
-from kvwitness.audit.runs import audit_store
-from kvwitness.audit.store import Store
+from benchmarks.audit import machine  # noqa: E402
+from benchmarks.pools import Plan, Simulation  # noqa: E402
+from kvwitness.audit.asking import connect, run  # noqa: E402
+from kvwitness.audit.queries import queries  # noqa: E402
+from kvwitness.audit.runs import audit_store  # noqa: E402
+from kvwitness.audit.store import Store  # noqa: E402
 
 LOOKUPS = {"could_have_read", "request_timeline", "page_touches"}
 """Queries about one request or page."""
