@@ -55,6 +55,8 @@ def _view(owner: Any) -> View | None:
 
 
 def _scheduler_made(_: None, result: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    if not os.environ.get(DIRECTORY_VARIABLE):
+        return  # attached, and then told not to record
     view = View(scheduler, Identity.from_environment(), " ".join(ENGINE.installed() or ("vllm", "?")))
     view.unseen = attachment.unseen if attachment is not None else ()
     guard.gap = view.gap
@@ -76,6 +78,7 @@ def _preempting(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> Seen
     view = _view(scheduler)
     if view is None or (seen := view.live.get(request.request_id)) is None:
         return None
+    view.finish_reading(seen)
     view.tracer.request_preempted(seen.name)
     view.scope_reason = "preempt"
     return seen
@@ -100,6 +103,8 @@ def _finishing(scheduler: Any, request_ids: Any, finished_status: Any, *args: An
         seen, request = view.live.get(rid), scheduler.requests.get(rid)
         if seen is None or request is None or request.is_finished():
             continue
+        if view.blind is None:
+            view.finish_reading(seen)
         aborted = finished_status.name == "FINISHED_ABORTED"
         seen.reason = "abort" if aborted else "finish"
         if aborted:

@@ -64,7 +64,14 @@ class Core:
         self._tokens = itertools.count(7)
 
     def add(
-        self, name: str, tokens: Sequence[int], *, salt: str | None = None, new: int = 16, extra: Any = None, **more: Any
+        self,
+        name: str,
+        tokens: Sequence[int],
+        *,
+        salt: str | None = None,
+        new: int = 16,
+        extra: Any = None,
+        **more: Any,
     ) -> str:
         """Send a request; its id, as the engine knows it."""
         from vllm.sampling_params import SamplingParams
