@@ -47,7 +47,7 @@ def announce(view: View, seen: Seen, request: Any, table: list[int], first: int,
     ]
     source = _pages(params.get("remote_block_ids")) if remote else None
     view.tracer.transfer_begin(
-        transfer, seen.name, src_pool=f"{params.get('remote_engine_id')}/0/kv" if source else None,
+        transfer, seen.name, src_pool=f"{params.get('remote_engine_id')}/kv" if source else None,
         src_pages=source or None, dst_pool=view.pool, dst_pages=table[: -(-upto // size)], tokens=upto,
         tok=(first, upto), tenant=seen.tenant,
     )  # fmt: skip

@@ -295,22 +295,15 @@ def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> N
             _tabled(view, scheduler, rid, blocks[0] if blocks else [], first)
         elif blocks is not None:
             live[rid].table += blocks[0]
-    used: list[int] = []
     writes: list[loads.Write] = []
     for rid, first in starts.items():
         seen = live[rid]
         seen.computed = end = first + scheduled[rid]
         at, last = first // size, (end - 1) // size
         if at == last:
-            page = seen.table[at]
-            used.append(page)
-            writes.append((seen, first, end, page))
+            writes.append((seen, first, end, seen.table[at]))
         else:
-            pages = seen.table[at : last + 1]
-            used += pages
-            writes.append((seen, first, end, pages))
-    if view.in_order:
-        view.tracer.step_begin(step, view.pool, used)
+            writes.append((seen, first, end, seen.table[at : last + 1]))
     if view.transfers:
         writes = loads.without_loading(view, plan, writes)
     write, pool = view.tracer.write, view.pool
@@ -348,12 +341,8 @@ def _reads(view: View, seen: Seen, first: int) -> None:
 def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> None:
     """A step has ended, and its outcome is about to be taken in."""
     view = _view(scheduler)
-    if view is None:
-        return
-    if view.transfers:
+    if view is not None and view.transfers:
         loads.settle(view, scheduler, plan, getattr(output, "kv_connector_output", None), _reads)
-    if plan.num_scheduled_tokens and view.in_order:
-        view.tracer.step_end(view.step, view.pool)
 
 
 # -- connectors ---------------------------------------------------------------------------------------------
@@ -377,7 +366,7 @@ ENGINE = Engine(
     how="install kvwitness beside it and set KVWITNESS_RING_DIR; vLLM loads the plug-in by itself",
     limits=(
         "Models with several KV cache groups (hybrid attention, state-space layers): only requests are recorded.",
-        "With asynchronous scheduling or pipeline parallelism steps are not recorded, so freed-in-step is undecided.",
+        "When the device begins and ends a step is not known to the scheduler, so freed-in-step is undecided.",
         "Requests for which nobody supplies a tenant (middleware, cache_salt, session_id) have none on record.",
         "What kernels do with their tables is not seen; content is looked at only where a connector loads.",
     ),
@@ -386,10 +375,10 @@ ENGINE = Engine(
              unproven=("capacity-drift", "over-limit-success", *_HELD)),
         Hook(f"{_SCHEDULER}.add_request", ("request.received",), before=_request_added,
              unproven=("over-limit-success", "salt-crossing")),
-        Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read", "step.begin"), after=_planned,
-             unproven=("freed-in-step", *_READS)),
-        Hook(f"{_SCHEDULER}.update_from_output", ("step.end", "transfer.done", "transfer.failed"), before=_stepped,
-             unproven=("freed-in-step", *_TRANSFERS)),
+        Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read"), after=_planned,
+             unproven=_READS),
+        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), before=_stepped,
+             unproven=_TRANSFERS),
         Hook(f"{_SCHEDULER}._preempt_request", ("request.preempted",), before=_preempting, after=_preempted,
              unproven=("position-mismatch", "served-after-refusal")),
         Hook(f"{_SCHEDULER}.finish_requests", ("request.aborted",), before=_finishing,
