@@ -29,6 +29,9 @@ _POOL, _MANAGER = "vllm.v1.core.block_pool:BlockPool", "vllm.v1.core.kv_cache_ma
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 
+_STATUS = {"stop": 200, "length": 200, "repetition": 200, "error": 500}
+"""What vLLM's API server answers for each reason to finish; an abort has nobody to be told."""
+
 guard = Guard()
 attachment: Attachment | None = None
 """What is attached in this process; None before that."""
@@ -117,9 +120,9 @@ def _request_over(_: None, result: Any, scheduler: Any, request: Any, *args: Any
     if view is None or (seen := view.live.get(request.request_id)) is None:
         return
     if seen.reason != "abort" or request.num_output_tokens:
-        finish = request.get_finished_reason()
+        finish = str(request.get_finished_reason())
         view.tracer.response(
-            seen.name, finish_reason=None if finish is None else str(finish), prompt_tokens=seen.prompt,
+            seen.name, status=_STATUS.get(finish), finish_reason=finish, prompt_tokens=seen.prompt,
             cached_tokens=seen.attached, completion_tokens=int(request.num_output_tokens),
             answered_by=view.tracer.source,
         )  # fmt: skip
