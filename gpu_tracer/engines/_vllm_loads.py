@@ -25,7 +25,7 @@ _SAMPLE = 256
 """Values that are looked at, per page and layer."""
 
 Reads = Callable[[View, Seen, int], None]
-Write = tuple[Seen, int, int, list[int] | int]
+Write = tuple[Seen, int, int, list[int]]
 """A request, the positions [first, end) that a step writes of it, and the pages."""
 
 
@@ -52,15 +52,6 @@ def announce(view: View, seen: Seen, request: Any, table: list[int], first: int,
         tok=(first, upto), tenant=seen.tenant,
     )  # fmt: skip
     view.targets[seen.id] = pages
-
-
-def without_loading(view: View, plan: Any, writes: list[Write]) -> list[Write]:
-    """Writes of a step but for those of requests that rest on what is loaded in it: they wait for its end."""
-    waiting = [one for one in writes if one[0].load is not None and not one[0].load.asynchronous]
-    if not waiting:
-        return writes
-    view.waiting[id(plan)] = waiting
-    return [one for one in writes if one[0].load is None or one[0].load.asynchronous]
 
 
 def settle(view: View, scheduler: Any, plan: Any, output: Any, reads: Reads) -> None:

@@ -109,16 +109,16 @@ class View:
         """Pages that the prefix cache keeps on its own account."""
         self.content: dict[int, bytes] = {}
         """Page -> fingerprint of the inputs whose content it last held; kept where connectors fill pages."""
-        self.scope: Seen | None = None
-        self.scope_reason: str | None = None
         self.evicted: list[int] | None = None
         """Pages dropped from the cache by the allocation under way."""
         self.request: Any = None
-        """The engine's own object for the request in scope."""
+        """The request, as the engine has it, for which the page pool is being asked; None where nobody knows."""
+        self.reason: str | None = None
+        """Why pages go back: `preempt`, `end`, or None while more are asked for, where only a window can be why."""
         self.targets: dict[str, list[int]] = {}
         """Request -> pages that a connector is going to fill, until the next step's plan takes it along."""
         self.step = 0
-        self.waiting: dict[int, list[tuple[Seen, int, int, list[int] | int]]] = {}
+        self.waiting: dict[int, list[tuple[Seen, int, int, list[int]]]] = {}
         """By id of a step's plan: reads and writes that can only be put down when it is known what was loaded."""
         self._describe(config, version)
 
@@ -193,7 +193,7 @@ class View:
                 self.tracer.unpublish(self.pool, dropped, reason="evict")
         if not pages:
             return
-        seen = self.scope
+        seen = self._asking()
         if seen is None:
             self.tracer.alloc(self.pool, pages, holder="engine")
             return
@@ -211,7 +211,7 @@ class View:
 
     def released(self, blocks: Sequence[Any]) -> None:
         """Blocks go back to the pool, seen just before they do."""
-        whom = self.scope
+        whom = self._asking()
         by: dict[int, tuple[Seen | None, list[int], list[int]]] = {}
         for block in blocks:
             if block.is_null:
@@ -233,15 +233,18 @@ class View:
             if seen is not None and seen.over and not seen.popped and seen.id not in self.scheduler.requests:
                 self.live.pop(seen.id, None)
             if seen is None:
-                self.tracer.free(self.pool, gone, reason=self.scope_reason, holder="engine")
+                self.tracer.free(self.pool, gone, holder="engine")
                 continue
-            reason = self.scope_reason or seen.reason
+            reason = seen.reason if whom is None or self.reason == "end" else self.reason or "window"
             if reason == "window":
                 self._vacate(seen, {*gone, *kept})
             if gone:
                 self.tracer.free(self.pool, gone, seen.name, reason=reason)
             if kept:
                 self.tracer.free(self.pool, kept, seen.name, reason=reason, to="cache")
+
+    def _asking(self) -> Seen | None:
+        return None if self.request is None else self.live.get(self.request.request_id)
 
     def _leaving(self, page: int) -> Seen | None:
         owner = self.owner.get(page)
@@ -261,7 +264,7 @@ class View:
 
     def hit(self, blocks: Sequence[Any]) -> None:
         """The request in scope attaches to pages that the prefix cache found."""
-        seen, request = self.scope, self.request
+        seen, request = self._asking(), self.request
         if seen is None:
             self.gap("pages were attached to outside a request")
             return
