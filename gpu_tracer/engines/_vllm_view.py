@@ -1,0 +1,351 @@
+"""What the vLLM adapter knows of one engine while it runs: its pool, its live requests, who holds which page.
+
+vLLM's page pool is told block numbers only, never for whom; its scheduler knows requests. Here the two come together.
+One object serves one scheduler, in the one thread that vLLM schedules in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvwitness.gpu_tracer.cache import CacheRecorder
+from kvwitness.gpu_tracer.engines.identity import ATTESTED, Identity
+from kvwitness.gpu_tracer.tracer import Tracer
+
+ENGINE_VARIABLE = "KVWITNESS_ENGINE"
+SHARING_VARIABLE = "KVWITNESS_SHARING"
+CLOCK_VARIABLE = "KVWITNESS_CLOCK_UNCERTAINTY_S"
+REMEMBERED = 100_000
+"""Ids of ended requests that are remembered, so that a client's second use of an id is not taken for the first."""
+_SUFFIX = 9
+"""`-` and the eight hex digits that vLLM appends to the id under which the client's side knows a request."""
+_GROUP_BYTES = 4
+"""A page's hash ends with the number of its cache group."""
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """Positions [first, upto) of a request that a connector, not a step, has to fill."""
+
+    transfer: str
+    first: int
+    upto: int
+    pages: list[int]
+    """The pages of those positions."""
+    asynchronous: bool
+    """Whether it goes on beside the steps, and the request waits for it."""
+    prior: list[bool] = field(default_factory=list)
+    """Per page, whether it held the very same content before."""
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """A live request."""
+
+    id: str
+    name: str
+    """As it stands in the record."""
+    prompt: int
+    """Tokens of the prompt."""
+    tenant: str | None = None
+    salt: str | None = None
+    """Keyed hash of it."""
+    adapter: str | None = None
+    table: list[int] = field(default_factory=list)
+    read_to: int = 0
+    """Positions below it are under an open read."""
+    computed: int = 0
+    """Positions below it were written or adopted."""
+    decoding: bool = False
+    preempted: bool = False
+    attached: int = 0
+    """Tokens of the prompt that came from the prefix cache or a connector at first admission."""
+    digests: list[bytes] = field(default_factory=list)
+    load: Load | None = None
+    loads: int = 0
+    popped: set[int] = field(default_factory=set)
+    """Pages that have left the request's table and go back to the pool later."""
+    over: bool = False
+    """Whether the engine has answered; its pages may be held all the same."""
+    until: float = 0.0
+    """Until when its pages are held for a fetch, by the Unix clock; 0 where they are not."""
+    reason: str = "finish"
+
+
+class View:
+    """One engine."""
+
+    def __init__(self, scheduler: Any, identity: Identity, version: str) -> None:
+        config = scheduler.vllm_config
+        self.scheduler, self.identity = scheduler, identity
+        self.engine = os.environ.get(ENGINE_VARIABLE) or f"vllm-{secrets.token_hex(4)}"
+        rank = int(getattr(config.parallel_config, "data_parallel_rank", 0) or 0)
+        self.tracer = Tracer.from_environment(f"{self.engine}/{rank}")
+        transfer = getattr(config, "kv_transfer_config", None)
+        self.transfers = transfer is not None and getattr(scheduler, "connector", None) is not None
+        # The other side of a transfer knows an engine by this id alone.
+        named = str(transfer.engine_id) if transfer is not None and self.transfers else f"{self.engine}/{rank}"
+        self.pool = f"{named}/kv"
+        self.cache = CacheRecorder(self.tracer, self.pool)
+        groups = scheduler.kv_cache_config.kv_cache_groups
+        self.page_tokens = int(groups[0].kv_cache_spec.block_size) if groups else int(scheduler.block_size)
+        self.blind: str | None = None if len(groups) == 1 else "the model has several KV cache groups"
+        """Why nothing can be said about pages of this engine; None where it can."""
+        self.model = _model_name(config)
+        self.unseen: tuple[str, ...] = ()
+        self.live: dict[str, Seen] = {}
+        self.names: dict[str, str] = {}
+        """Names in use -> id of the request, and of the latest that ended."""
+        self.owner: dict[int, Seen] = {}
+        """Page -> the request that was given it."""
+        self.cached: set[int] = set()
+        """Pages that the prefix cache keeps on its own account."""
+        self.content: dict[int, bytes] = {}
+        """Page -> fingerprint of the inputs whose content it last held; kept where connectors fill pages."""
+        self.evicted: list[int] | None = None
+        """Pages dropped from the cache by the allocation under way."""
+        self.request: Any = None
+        """The request, as the engine has it, for which the page pool is being asked; None where nobody knows."""
+        self.reason: str | None = None
+        """Why pages go back: `preempt`, `end`, or None while more are asked for, where only a window can be why."""
+        self.targets: dict[str, list[int]] = {}
+        """Request -> pages that a connector is going to fill, until the next step's plan takes it along."""
+        self.step = 0
+        self.waiting: dict[int, list[tuple[Seen, int, int, list[int]]]] = {}
+        """By id of a step's plan: reads and writes that can only be put down when it is known what was loaded."""
+        self._describe(config, version)
+
+    def _describe(self, config: Any, version: str) -> None:
+        tracer, total = self.tracer, int(self.scheduler.kv_cache_config.num_blocks)
+        tracer.engine_pool(
+            self.pool, page_tokens=self.page_tokens, pages_total=total, kind="kv", reserved=[0], scrub="never",
+            sharing=os.environ.get(SHARING_VARIABLE) or "global", reason="start",
+        )  # fmt: skip
+        length = int(config.model_config.max_model_len)
+        roles = {"kv_producer": "prefill", "kv_consumer": "decode"}
+        role = roles.get(str(getattr(getattr(config, "kv_transfer_config", None), "kv_role", None)), "unified")
+        tracer.engine_limits(
+            self.engine, role=role, advertised_tokens=length, input_limit_tokens=length - 1,
+            pool_tokens=(total - 1) * self.page_tokens, version=version, model=self.model,
+        )  # fmt: skip
+        if uncertainty := os.environ.get(CLOCK_VARIABLE):
+            tracer.engine_clock(self.engine, offset_s=0.0, uncertainty_s=float(uncertainty))
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def admit(self, request: Any) -> Seen:
+        """A request arrived."""
+        rid = request.request_id
+        seen = self.live.get(rid)
+        if seen is not None:
+            return seen
+        seen = self.live[rid] = Seen(rid, self._name(rid), int(request.num_prompt_tokens))
+        salt, sampling = request.cache_salt, request.sampling_params
+        extra = (getattr(sampling, "extra_args", None) or {}) if sampling is not None else {}
+        who = self.identity.tenant(
+            attested=extra.get(ATTESTED), salt=salt, session=getattr(request, "session_id", None)
+        )
+        adapter = getattr(getattr(request, "lora_request", None), "lora_name", None)
+        seen.salt = None if not salt else self.identity.hashed("salt", salt)
+        seen.adapter = adapter
+        if who is not None:  # without a tenant there is nothing to be said that the format has a place for
+            seen.tenant = who[0]
+            self.tracer.request_received(
+                seen.name, who[0], prompt_tokens=seen.prompt, max_new_tokens=request.max_tokens, salt_hmac=seen.salt,
+                adapter=adapter, model=self.model, tenant_source=who[1],
+            )  # fmt: skip
+        if self.blind or self.unseen:
+            self.gap(self.blind or f"not seen in this engine: {', '.join(self.unseen)}")
+        return seen
+
+    def _name(self, rid: str) -> str:
+        """The id under which the outside knows a request, as long as nobody else has or had it here."""
+        outer = rid[:-_SUFFIX]
+        known = len(rid) > _SUFFIX and rid[-_SUFFIX] == "-" and not outer.isdigit() and outer not in self.names
+        name = outer if known else rid
+        if len(self.names) >= REMEMBERED:
+            del self.names[next(iter(self.names))]
+        self.names[name] = rid
+        return name
+
+    def gap(self, reason: str) -> None:
+        """Put down that something was not seen: no request that lives across it can be called clean."""
+        self.tracer.gap(dropped=1, reason=reason)
+
+    # -- pages ------------------------------------------------------------------------------------------
+
+    def allocated(self, pages: list[int]) -> None:
+        """Pages were handed out, after what they held had been dropped from the cache."""
+        dropped, self.evicted = self.evicted, None
+        if dropped:
+            # That the cache lets go of them need not be said: they are taken in the same breath.
+            self.cached.difference_update(dropped)
+            if len(dropped) == 1:
+                self.cache.unpublish(dropped[0], "evict")
+            else:
+                self.tracer.unpublish(self.pool, dropped, reason="evict")
+        if not pages:
+            return
+        seen = self._asking()
+        if seen is None:
+            self.tracer.alloc(self.pool, pages, holder="engine")
+            return
+        for page in pages:
+            self.owner[page] = seen
+        self.tracer.alloc(self.pool, pages, seen.name, tenant=seen.tenant)
+
+    def forget(self, pages: list[int]) -> None:
+        """Pages can no longer be found in the prefix cache; if only it kept them, they are free now."""
+        self.tracer.unpublish(self.pool, pages, reason="evict")
+        kept = [page for page in pages if page in self.cached]
+        if kept:
+            self.cached.difference_update(kept)
+            self.tracer.free(self.pool, kept, reason="evict", holder="cache")
+
+    def released(self, blocks: Sequence[Any]) -> None:
+        """Blocks go back to the pool, seen just before they do."""
+        whom = self._asking()
+        by: dict[int, tuple[Seen | None, list[int], list[int]]] = {}
+        for block in blocks:
+            if block.is_null:
+                continue
+            page = block.block_id
+            seen = whom if whom is not None else self._leaving(page)
+            entry = by.get(id(seen))
+            if entry is None:
+                entry = by[id(seen)] = (seen, [], [])
+            owned = self.owner.get(page) is seen and seen is not None
+            if owned:
+                del self.owner[page]
+            if owned and block.block_hash is not None:
+                entry[2].append(page)
+                self.cached.add(page)
+            else:
+                entry[1].append(page)
+        for seen, gone, kept in by.values():
+            if seen is not None and seen.over and not seen.popped and seen.id not in self.scheduler.requests:
+                self.live.pop(seen.id, None)
+            if seen is None:
+                self.tracer.free(self.pool, gone, holder="engine")
+                continue
+            reason = seen.reason if whom is None or self.reason == "end" else self.reason or "window"
+            if reason == "window":
+                self._vacate(seen, {*gone, *kept})
+            if gone:
+                self.tracer.free(self.pool, gone, seen.name, reason=reason)
+            if kept:
+                self.tracer.free(self.pool, kept, seen.name, reason=reason, to="cache")
+
+    def _asking(self) -> Seen | None:
+        return None if self.request is None else self.live.get(self.request.request_id)
+
+    def _leaving(self, page: int) -> Seen | None:
+        owner = self.owner.get(page)
+        if owner is not None and page in owner.popped:
+            owner.popped.discard(page)
+            return owner
+        for seen in self.live.values():
+            if page in seen.popped:
+                seen.popped.discard(page)
+                return seen
+        return owner
+
+    @staticmethod
+    def _vacate(seen: Seen, pages: set[int]) -> None:
+        """A sliding window has passed these pages; the null page stands in their place."""
+        seen.table = [0 if page in pages else page for page in seen.table]
+
+    def hit(self, blocks: Sequence[Any]) -> None:
+        """The request in scope attaches to pages that the prefix cache found."""
+        seen, request = self._asking(), self.request
+        if seen is None:
+            self.gap("pages were attached to outside a request")
+            return
+        place, size = _place(blocks, request.block_hashes), self.page_tokens
+        for n, block in enumerate(blocks, place):
+            if not block.is_null:
+                self.cache.share(
+                    block.block_id, seen.name, seen.tenant, self.key(block.block_hash), self.digest(seen, request, n),
+                    (n * size, (n + 1) * size),
+                )  # fmt: skip
+
+    def published(self, request: Any, blocks: Sequence[Any], first: int, end: int) -> None:
+        """Pages of a request became findable."""
+        seen = self.live.get(request.request_id)
+        if seen is None:
+            return
+        for n in range(first, end):
+            block = blocks[n]
+            if not block.is_null and block.block_hash is not None:
+                self.cache.publish(block.block_id, seen.name, self.key(block.block_hash), self.digest(seen, request, n))
+
+    def key(self, block_hash: bytes) -> str:
+        """Under which key a page can be found, so that nobody can try out prompts on it."""
+        return self.identity.hashed("key", block_hash)
+
+    def digest(self, seen: Seen, request: Any, page: int) -> str | None:
+        """Fingerprint of the inputs of a request up to the end of a page, whatever its salt; None where tokens alone
+        do not say what the inputs were."""
+        if request.mm_features or getattr(request, "prompt_embeds", None) is not None:
+            return None
+        size, digests = self.page_tokens, seen.digests
+        while len(digests) <= page:
+            n = len(digests)
+            tokens = request.all_token_ids[n * size : (n + 1) * size]
+            if len(tokens) < size:
+                return None
+            before = digests[-1] if n else str(seen.adapter).encode()
+            digests.append(hashlib.blake2b(array("q", tokens).tobytes(), key=before[:64], digest_size=16).digest())
+        return self.identity.hashed("inputs", digests[page])
+
+    # -- reads --------------------------------------------------------------------------------------------
+
+    def finish_reading(self, seen: Seen) -> None:
+        """Put down what decoding has read since the last full page."""
+        first, end, size = seen.read_to, seen.computed, self.page_tokens
+        if seen.decoding and first < end and seen.table:
+            self.tracer.read(
+                self.pool, seen.table[first // size : -(-end // size)], seen.name, tok=(first, end), op="decode",
+                step=self.step,
+            )  # fmt: skip
+        seen.read_to = max(first, end)
+
+    def start_over(self, seen: Seen) -> None:
+        """The request has let go of all its pages."""
+        seen.table, seen.read_to, seen.computed, seen.decoding = [], 0, 0, False
+
+
+def _place(blocks: Sequence[Any], hashes: Sequence[Any]) -> int:
+    """Which page of the request the first of these blocks is, told by the hash of the first real one."""
+    for n, block in enumerate(blocks):
+        if block.is_null or block.block_hash is None:
+            continue
+        bare = block.block_hash[:-_GROUP_BYTES]
+        for at, one in enumerate(hashes):
+            if one == bare:
+                return at - n
+        break
+    return 0
+
+
+def _model_name(config: Any) -> str:
+    """The name under which a model is served; never its path."""
+    named = getattr(config.model_config, "served_model_name", None) or config.model_config.model
+    return os.path.basename(str(named[0] if isinstance(named, list | tuple) else named).rstrip("/"))
+
+
+def ids(blocks: Iterable[Any]) -> list[int]:
+    """Page numbers of blocks, without the null block."""
+    return [block.block_id for block in blocks if not block.is_null]
+
+
+def lease_end(seconds: float) -> float:
+    """A time so many seconds from now, by the Unix clock."""
+    return time.time() + seconds

@@ -1,0 +1,79 @@
+"""A whole vLLM engine with a real model under the adapter: healthy traffic is clean, faults that it has are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvwitness.audit.trace import expand_pages
+from kvwitness.gpu_tracer.engines import vllm as adapter
+from kvwitness.gpu_tracer.engines.identity import Identity
+from tests.engines.judged import judged
+from tests.engines.vllm.model import Whole, tiny_weights
+
+ASH = [5 + n * 7 % 450 for n in range(160)]
+BIRCH = [9 + n * 11 % 450 for n in range(120)]
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture
+def loads_nothing(rings: Path, weights: str) -> Iterator[Whole]:
+    engine = Whole(
+        weights, pages=12, length=256, caching=False, disable_hybrid_kv_cache_manager=True,
+        kv_transfer_config={
+            "kv_connector": "ClaimsAndLoadsNothing", "kv_role": "kv_both",
+            "kv_connector_module_path": "tests.engines.vllm.connectors",
+        },
+    )  # fmt: skip
+    yield engine
+    engine.close()
+
+
+def salted(salt: str) -> str:
+    return f"salt-{Identity.from_environment().hashed('salt', salt)}"
+
+
+def test_healthy_traffic_is_clean(rings: Path, weights: str, tmp_path: Path) -> None:
+    engine = Whole(weights)
+    first = engine.ask((ASH, "ash"), (BIRCH, "birch"))
+    again = engine.ask((ASH, "ash"), (ASH, "birch"))
+    engine.close()
+    assert [one.cached for one in again] == [128, 0]
+    assert again[0].tokens == first[0].tokens == again[1].tokens
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    assert record.findings == []
+    assert list(record.verdicts.values()) == ["clean"] * 4
+    told = {r["request"]: (r["cached_tokens"], r["completion_tokens"]) for r in record.rows("request.finished")}
+    assert sorted(told.values()) == [(0, 8), (0, 8), (0, 8), (128, 8)]
+
+
+def test_a_connector_that_claims_a_hit_and_loads_nothing_shows_the_previous_tenants_pages(
+    loads_nothing: Whole, rings: Path, tmp_path: Path
+) -> None:
+    loads_nothing.ask((ASH[:90], "ash"))
+    (birch,) = loads_nothing.ask((BIRCH, "birch"))
+    assert birch.finish == "length"
+    assert birch.cached == 96
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    names = {r["tenant"]: r["request"] for r in record.rows("request.received")}
+    victim, reader = names[salted("ash")], names[salted("birch")]
+    assert record.verdicts == {victim: "clean", reader: "leak"}
+    leaks = [f for f in record.findings if f["verdict"] == "leak"]
+    assert {f["rule"] for f in leaks} >= {"unwritten-page-read"}
+    (unwritten,) = (f for f in leaks if f["rule"] == "unwritten-page-read")
+    assert unwritten["request"] == reader
+    assert unwritten["other_tenants"] == [salted("ash")]
+    (begun,) = record.rows("transfer.begin")
+    assert begun["request"] == reader
+    held = {page for r in record.rows("page.alloc") if r["request"] == victim for page in r["pages"]}
+    shown = set(expand_pages(unwritten["pages"]).tolist())
+    assert shown == held & set(begun["dst_pages"])
+    assert shown
