@@ -31,9 +31,7 @@ class CacheRecorder:
     def publish(self, page: int, request: str, key: str, digest: str | None) -> None:
         """A page of a request became findable; `key` and `digest` are 16 characters of ASCII."""
         if not self._put(_PUBLISH, page, request, None, key, digest, None):
-            self._recorder.event(
-                "page.publish", pool=self._pool, pages=[page], request=request, key=key, digest=digest
-            )
+            self._recorder.event("page.publish", pool=self._pool, pages=[page], request=request, key=key, digest=digest)
 
     def share(
         self, page: int, request: str, tenant: str | None, key: str, digest: str | None, tok: tuple[int, int]
