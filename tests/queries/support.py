@@ -13,33 +13,39 @@ CASES = Path(__file__).parents[1] / "cases"
 
 _ASK = """\
 import ast, sys, duckdb
-path, text, variables = sys.argv[1], sys.argv[2], ast.literal_eval(sys.argv[3])
 con = duckdb.connect()
-con.execute("ATTACH '" + path + "' AS store (READ_ONLY)")
+con.execute("ATTACH '" + sys.argv[1] + "' AS store (READ_ONLY)")
 con.execute("USE store")
-for name, value in variables.items():
-    con.execute("SET VARIABLE " + name + " = " + repr(value))
-print(con.execute(text).fetchall())
+for text, variables in ast.literal_eval(sys.stdin.read()):
+    for name, value in variables.items():
+        con.execute("SET VARIABLE " + name + " = " + repr(value))
+    print(con.execute(text).fetchall())
+    for name in variables:
+        con.execute("RESET VARIABLE " + name)
 """
 
-
-def by_variables(python: str, store: Path, query: Query, parameters: dict[str, Any]) -> str:
-    """What a bare DuckDB answers to the file of the query, its parameters set as variables."""
-    return by_text(python, store, query.text, parameters)
+Question = tuple[str, dict[str, Any]]
+"""SQL, and the variables to set before it."""
 
 
-def by_macro(python: str, store: Path, query: Query, parameters: dict[str, Any]) -> str:
-    """What a bare DuckDB answers to the macro in store.duckdb."""
+def by_variables(query: Query, parameters: dict[str, Any]) -> Question:
+    """The file of a query, its parameters set as variables."""
+    return query.text, parameters
+
+
+def by_macro(query: Query, parameters: dict[str, Any]) -> Question:
+    """The macro in store.duckdb."""
     given = ", ".join(f"{name} := {value!r}" for name, value in parameters.items())
-    return by_text(python, store, f"FROM {query.name}({given})", {})
+    return f"FROM {query.name}({given})", {}
 
 
-def by_text(python: str, store: Path, text: str, variables: dict[str, Any]) -> str:
-    """What a bare DuckDB answers to SQL."""
-    command = [python, "-I", "-c", _ASK, str(store / "store.duckdb"), text, repr(variables)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+def bare(python: str, store: Path, questions: list[Question]) -> list[str]:
+    """What the DuckDB of another Python, which knows nothing of this program, answers."""
+    command = [python, "-I", "-c", _ASK, str(store / "store.duckdb")]
+    asked = repr(questions)
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, cwd="/", check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return done.stdout.splitlines()
 
 
 def shell(binary: str, store: Path, statement: str) -> str:

@@ -20,7 +20,7 @@ from kvwitness.audit.queries import Query, find, parse, queries
 from kvwitness.audit.store import Store, views
 from tests.queries.conftest import Stores
 from tests.queries.known import HEALTHY, KNOWN, RECORDED, STUB, Known
-from tests.queries.support import by_macro, by_text, by_variables, shell
+from tests.queries.support import Question, bare, by_macro, by_variables, shell
 
 NONE = {"customer_exposure", "request_timeline"}
 """Queries with an answer for whatever is on record: a customer is told every count, also where it is 0."""
@@ -45,33 +45,40 @@ def answers(store: Store, query: Query, parameters: dict[str, object]) -> str:
         return repr(connection.execute(query.select).fetchall())
 
 
-@pytest.mark.parametrize("name", queries())
-def test_a_bare_duckdb_answers_alike(stores: Stores, name: str) -> None:
-    for known in [known for known in KNOWN if known.query == name][:2]:
-        store, query = stores(known.case), find(name)
-        answer = answers(store, query, known.parameters)
-        assert by_variables(sys.executable, store.path, query, known.parameters) == answer
-        assert by_macro(sys.executable, store.path, query, known.parameters) == answer
+CASES = sorted({known.case for known in KNOWN})
+
+
+def assert_alike(python: str, store: Store, case: str) -> None:
+    """A bare DuckDB answers what is known of a case as this program does, by the file and by the macro."""
+    about = [known for known in KNOWN if known.case == case]
+    questions, expected = [], []
+    for known in about:
+        query = find(known.query)
+        questions += [by_variables(query, known.parameters), by_macro(query, known.parameters)]
+        expected += [answers(store, query, known.parameters)] * 2
+    assert bare(python, store.path, questions) == expected
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bare_duckdb_answers_alike(stores: Stores, case: str) -> None:
+    assert_alike(sys.executable, stores(case), case)
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("name", queries())
-def test_other_versions_of_duckdb_answer_alike(stores: Stores, other_duckdbs: list[str], name: str) -> None:
-    known = next(known for known in KNOWN if known.query == name)
-    store, query = stores(known.case), find(name)
-    answer = answers(store, query, known.parameters)
+@pytest.mark.parametrize("case", CASES)
+def test_other_versions_of_duckdb_answer_alike(stores: Stores, other_duckdbs: list[str], case: str) -> None:
     for python in other_duckdbs:
-        assert by_variables(python, store.path, query, known.parameters) == answer
-        assert by_macro(python, store.path, query, known.parameters) == answer
+        assert_alike(python, stores(case), case)
 
 
 @pytest.mark.versions
 def test_other_versions_of_duckdb_read_every_view(stores: Stores, other_duckdbs: list[str]) -> None:
     store = stores(STUB).path
+    names = [view.name for view in (*views.DERIVED, *views.RESULTS)]
+    questions: list[Question] = [(f"SELECT count(columns(*)) FROM {name}", {}) for name in names]
+    here = bare(sys.executable, store, questions)
     for python in other_duckdbs:
-        for view in (*views.DERIVED, *views.RESULTS):
-            text = f"SELECT count(columns(*)) FROM {view.name}"
-            assert by_text(python, store, text, {}) == by_text(sys.executable, store, text, {})
+        assert bare(python, store, questions) == here
 
 
 @pytest.mark.versions
