@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +15,6 @@ import polars as pl
 from kvwitness.audit.answer import Answer
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.pipeline import Progress
-from kvwitness.audit.provenance.jit import is_compiled
 from kvwitness.audit.runs import audit_store
 from kvwitness.audit.scenarios.incident_155 import generate
 from kvwitness.audit.scenarios.recorded import SGLANG_PLACEHOLDER
@@ -31,8 +28,6 @@ RECORDED_LEAKS: Mapping[str, frozenset[str]] = {
 """Request -> tenants whose content it read, in the recorded trace (see the README beside it)."""
 
 _NAMES = {"recorded", "recorded.jsonl", "incident-155", "incident-155.jsonl"}
-_COMPILING, _NOTICEABLE_S = "waiting for the compiler (once per machine)", 0.1
-_WARMUP = "kvwitness.audit.provenance.warmup"
 
 
 @dataclass(frozen=True)
@@ -91,8 +86,8 @@ def recorded(directory: Path, progress: Progress) -> Scene:
     return _judged(trace, directory / "recorded", RECORDED_LEAKS, {}, progress)
 
 
-def incident_155(directory: Path, progress: Progress, before_audit: Callable[[], object] = lambda: None) -> Scene:
-    """Generate, import and judge the thirteen days; `before_audit` is called before they are judged."""
+def incident_155(directory: Path, progress: Progress) -> Scene:
+    """Generate, import and judge the thirteen days."""
     trace = directory / "incident-155.jsonl"
     seconds: dict[str, float] = {}
     with _timed(seconds, "generating"):
@@ -104,7 +99,7 @@ def incident_155(directory: Path, progress: Progress, before_audit: Callable[[],
         finally:
             unfinished.unlink(missing_ok=True)
     known = {i.request: frozenset(i.exposure.tenants) for i in truth.incidents if i.verdict == "leak"}
-    return _judged(trace, directory / "incident-155", known, seconds, progress, before_audit)
+    return _judged(trace, directory / "incident-155", known, seconds, progress)
 
 
 def _judged(
@@ -113,7 +108,6 @@ def _judged(
     known: Mapping[str, frozenset[str]],
     seconds: dict[str, float],
     progress: Progress,
-    before_audit: Callable[[], object] = lambda: None,
 ) -> Scene:
     store = Store.create(path, exist_ok=True)
     reader = TraceReader(trace, progress=lambda done, total: progress("importing", done / (total or 1)))
@@ -123,10 +117,6 @@ def _judged(
         raise KvwitnessError(
             f"{path} holds the demo of another version.", f"Remove {trace.parent}, or choose another --dir."
         )
-    with _timed(seconds, _COMPILING):
-        before_audit()
-    if seconds[_COMPILING] < _NOTICEABLE_S:
-        del seconds[_COMPILING]
     with _timed(seconds, "judging"):
         run = audit_store(store, progress=progress)
     return Scene(trace, path, Answer.of_store(store), run.judgement.page_events, known, seconds)
@@ -137,44 +127,3 @@ def _timed(seconds: dict[str, float], what: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     seconds[what] = time.perf_counter() - started
-
-
-class Warmup:
-    """Compiles the replay kernel in a process of its own, while this one does something else.
-
-    The machine code is kept in the user's cache; where it is there already, or the kernel is to be
-    interpreted, nothing is done.
-    """
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Warmup:
-        if os.environ.get("KVWITNESS_KERNEL") != "python" and not is_compiled():
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", _WARMUP],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    @property
-    def running(self) -> bool:
-        """Whether it is still at it."""
-        return self._process is not None and self._process.poll() is None
-
-    def wait(self) -> str | None:
-        """Wait until it is done; returns what went wrong, if anything did."""
-        if self._process is None:
-            return None
-        _, said = self._process.communicate()
-        if self._process.returncode == 0:
-            return None
-        lines = said.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else f"status {self._process.returncode}"

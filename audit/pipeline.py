@@ -10,8 +10,9 @@ import polars as pl
 from kvwitness.audit import incidents, relations
 from kvwitness.audit.provenance.actors import Actors
 from kvwitness.audit.provenance.choice import compiled_for
-from kvwitness.audit.provenance.encode import COLUMNS, Encoder
+from kvwitness.audit.provenance.encode import COLUMNS, Encoder, Lists
 from kvwitness.audit.provenance.facts import named
+from kvwitness.audit.provenance.open_reads import ended_later
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.pools import pool_use, pools_of, sources_of
 from kvwitness.audit.provenance.replay import Replay
@@ -73,10 +74,10 @@ def context_of(
     """Everything that rules look at, from events in replay order; and how many pages they touched."""
     lazy = frame.lazy()
     ground = Ground.of(lazy, lazy, pool_use(frame), overrides, rejected)
-    touched = int(frame["pages"].list.len().sum() or 0)
-    replay = ground.replay(touched)
+    lists = Lists.of_frame(frame)
+    replay = ground.replay(int(lists.length.sum()))
     progress("replaying page histories", 0.0)
-    replay.feed(frame.select(COLUMNS))
+    replay.feed(frame.select(COLUMNS), lists)
     replay.orphans(ground.horizon_ns, len(frame) - 1)
     return ground.context(replay.take_facts()), replay.page_events
 
@@ -116,6 +117,7 @@ class Ground:
             pools_of(use, events),
             sources,
             losses=frozenset(losses.to_list()),
+            read_on=frozenset(ended_later(events, page_events)),
             transfer_writers=writers,
         )
         horizon = events.select(pl.col("ref_ns").max()).collect().item() or 0

@@ -16,12 +16,16 @@ import polars as pl
 from kvwitness import __version__
 from kvwitness.audit.pipeline import Ground, Judgement, Progress, _silent, conclude
 from kvwitness.audit.provenance import checkpoint
+from kvwitness.audit.provenance.choice import prepare_for
 from kvwitness.audit.provenance.encode import COLUMNS
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.rules.model import Context
 from kvwitness.audit.sequence import Part, Sequence, bring_up_to_date
 from kvwitness.audit.store import Store
 from kvwitness.audit.store.durable import FileLock
+
+STATE_EVERY = 8
+"""A state is as large as all pools together, so that not every part of a long record keeps one."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
     with FileLock(directory / "lock"):
         progress("ordering events", 0.0)
         with store.reading():
-            sequence = bring_up_to_date(store, directory)
+            sequence = bring_up_to_date(store, directory, prepare_for)
         ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), {}, refused(store))
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
@@ -79,10 +83,11 @@ def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[p
     start = len(known)
     for number, part in enumerate(sequence.parts[start:]):
         progress("replaying page histories", number / max(1, len(sequence.parts) - start))
-        replay.feed(sequence.read(part, COLUMNS))
+        replay.feed(sequence.read(part, COLUMNS), sequence.lists(part))
         facts = replay.take_facts()
         facts.write_parquet(_facts(sequence, part))
-        checkpoint.save(replay, _state(sequence, part))
+        if _state_kept(sequence, start + number):
+            checkpoint.save(replay, _state(sequence, part))
         known.append(facts)
     replay.orphans(ground.horizon_ns, max(0, sequence.rows - 1))
     _tidy(sequence)
@@ -104,12 +109,20 @@ def _resumed(sequence: Sequence, ground: Ground, touched: int) -> tuple[Replay, 
     return ground.replay(touched), []
 
 
+def _state_kept(sequence: Sequence, number: int) -> bool:
+    """Whether the replay's state after that part stays: after the last two, which late events may void, and some."""
+    return number >= len(sequence.parts) - 2 or number % STATE_EVERY == STATE_EVERY - 1
+
+
 def _tidy(sequence: Sequence) -> None:
-    """States and facts of parts that are no more."""
+    """Remove states and facts of parts that are no more, and states that are not worth their room."""
     wanted = {p.file.removesuffix(".parquet") for p in sequence.parts}
     for path in sequence.directory.glob("part-*"):
         if path.name.split(".", 1)[0] not in wanted:
             path.unlink(missing_ok=True)
+    for number, part in enumerate(sequence.parts):
+        if not _state_kept(sequence, number):
+            _state(sequence, part).unlink(missing_ok=True)
 
 
 def tables(judgement: Judgement, run_id: str, started_ns: int) -> dict[str, pl.DataFrame]:

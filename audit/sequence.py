@@ -10,30 +10,63 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence as Sequence_
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvwitness.audit.provenance.order import clock_statements, ordered
-from kvwitness.audit.provenance.pools import pool_use
+from kvwitness.audit.arrivals import Piece, new_pieces, picked
+from kvwitness.audit.provenance.encode import Lists
+from kvwitness.audit.provenance.order import KEYS, Order, clock_statements, placed, replay_order
+from kvwitness.audit.provenance.pools import joined_use, pool_use
 from kvwitness.audit.rules.model import LISTED_APART
-from kvwitness.audit.store import Snapshot, Store
+from kvwitness.audit.store import Store
 from kvwitness.audit.trace import EVENT_SCHEMA
+
+I64 = npt.NDArray[np.int64]
 
 WHOLE_ROWS = 3_000_000
 """Up to so many new events are put in order at once, which is exact whatever the clocks did."""
 
-PART_ROWS = 1_000_000
+STRETCH_ROWS = 1_000_000
 """Beyond that, about so many at a time, cut where corrected clocks say."""
+
+PART_ROWS = 1 << 18
+"""A part has at most so many events."""
+
+PART_PAGES = 1 << 24
+"""A part's events touch about so many pages, all of which are in memory while it is replayed."""
 
 SLACK_NS = 5_000_000_000
 """New events that are less than this younger than a finished part still re-open it."""
+
+_CLOCKS = {
+    "source": pl.String,
+    "event": pl.String,
+    "engine": pl.String,
+    "time_ns": pl.Int64,
+    "offset_s": pl.Float64,
+    "uncertainty_s": pl.Float64,
+}
+
+_LISTS = pa.schema([("ev", pa.int64()), EVENT_SCHEMA.field("pages")])
+_NO_EVENTS = pl.DataFrame(EVENT_SCHEMA.empty_table())
+_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **_NO_EVENTS.schema,
+    "ref_ns": pl.Int64,
+    "unc_ns": pl.Int64,
+    "site": pl.String,
+    "ev": pl.Int64,
+}
+_ALWAYS = ["time_ns", "event", "source", "seq", "pages", "tok_first", "tok_end"]
+"""Columns that a part has, whether or not there is a value in them."""
 
 _STATE = "sequence.json"
 _ADDED = ("ev", "ref_ns", "unc_ns", "site")
@@ -59,8 +92,6 @@ class Sequence:
     directory: Path
     parts: tuple[Part, ...]
     fresh: int
-    held: pl.DataFrame | None = None
-    """The events of the last part, where that is the only fresh one and just went through memory."""
 
     def path(self, part: Part) -> Path:
         """Where a part lies."""
@@ -68,23 +99,21 @@ class Sequence:
 
     def scan(self) -> pl.LazyFrame:
         """All events, lazily, in replay order; page lists of the kinds in `LISTED_APART` are null."""
-        return pl.scan_parquet([self.path(p) for p in self.parts], glob=False, hive_partitioning=False)
+        return _scan([self.path(p) for p in self.parts])
 
     def scan_pages(self) -> pl.LazyFrame:
         """All events with all their page lists."""
         lists = pl.scan_parquet([lists_of(self.path(p)) for p in self.parts], glob=False, hive_partitioning=False)
-        return _with_lists(self.scan(), lists)
+        return self.scan().drop("pages").join(lists, on="ev", how="left", maintain_order="left")
 
     def read(self, part: Part, columns: list[str]) -> pl.DataFrame:
-        """The events of one part with all their page lists."""
-        if self.held is not None and part is self.parts[-1]:
-            return self.held.select(columns)
-        path = self.path(part)
-        return (
-            _with_lists(pl.scan_parquet(path, glob=False), pl.scan_parquet(lists_of(path), glob=False))
-            .select(columns)
-            .collect()
-        )
+        """Columns of the events of one part; page lists of the kinds in `LISTED_APART` are null."""
+        return _scan([self.path(part)]).select(columns).collect()
+
+    def lists(self, part: Part) -> Lists:
+        """The page lists of one part."""
+        table = pq.read_table(lists_of(self.path(part)), partitioning=None)
+        return Lists.of(table["ev"].to_numpy(), table["pages"], part.first_ev, part.rows)
 
     def use(self) -> pl.DataFrame:
         """`pool_use` of the whole sequence."""
@@ -101,8 +130,13 @@ class Sequence:
         return sum(p.rows for p in self.parts)
 
 
+def _scan(parts: list[Path]) -> pl.LazyFrame:
+    """Parts below each other; a column that has no value in one is not kept there."""
+    return pl.scan_parquet(parts, schema=_SCHEMA, missing_columns="insert", glob=False)
+
+
 def lists_of(part: Path) -> Path:
-    """Where the page lists of a part lie: `ev`, `pages`."""
+    """Where the page lists of a part lie: `ev`, `pages`, in the order in which the events arrived."""
     return part.with_suffix(".lists.parquet")
 
 
@@ -111,41 +145,58 @@ def use_of(part: Path) -> Path:
     return part.with_suffix(".use.parquet")
 
 
-def _with_lists(events: pl.LazyFrame, lists: pl.LazyFrame) -> pl.LazyFrame:
-    joined = events.join(lists.rename({"pages": "_listed"}), on="ev", how="left", maintain_order="left")
-    return joined.with_columns(pages=pl.coalesce("_listed", "pages")).drop("_listed")
+def bring_up_to_date(store: Store, directory: Path, coming: Callable[[int], None] = lambda pages: None) -> Sequence:
+    """Add what came into the store since the last call; one process at a time.
 
-
-def bring_up_to_date(store: Store, directory: Path) -> Sequence:
-    """Add what came into the store since the last call; one process at a time."""
+    `coming` is told early about how many pages the new parts will touch.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     marks, parts = _load(directory)
     snapshot = store.snapshot()
-    new = snapshot.events(EVENT_SCHEMA.names, since=marks or None)
-    arrived = new.group_by("source").agg(pl.len().cast(pl.Int64), first=pl.col("time_ns").min()).collect()
-    count = int(arrived["len"].sum())
-    if not count:
-        return Sequence(directory, tuple(parts), len(parts)) if parts else _first(directory, new, snapshot.marks())
-    kept, clocks = _still_good(Sequence(directory, tuple(parts), 0), arrived, clock_statements(new).collect())
+    pieces = new_pieces(snapshot, marks)
+    if not pieces and parts:
+        return Sequence(directory, tuple(parts), len(parts))
+    kept, clocks = _still_good(Sequence(directory, tuple(parts), 0), *_heralds(pieces))
     again = parts[len(kept) :]
-    if again:
-        void = Sequence(directory, tuple(again), 0).scan_pages().select(EVENT_SCHEMA.names)
-        new = pl.concat([void, new], how="vertical_relaxed")
-        count += sum(p.rows for p in again)
+    pieces = [*(_void(directory / part.file, part) for part in again), *pieces]
+    coming(sum(piece.pages for piece in pieces))
     made = list(kept)
-    held = None
-    pending: list[Future[None]] = []
-    with ThreadPoolExecutor(1) as disk:
-        for frame in _stretches(new, count, snapshot if not marks else None):
-            part, held = _write(directory, frame, made, clocks, disk, pending)
-            made.append(part)
-    for written in pending:
-        written.result()
+    for rows, order in _stretches(pieces, clocks):
+        _add_parts(directory, picked(pieces, rows), order, made)
+    if not made:
+        made.append(_Unfinished(directory, 0, 0).finished)
     _save(directory, snapshot.marks(), made)
     for name in {p.file for p in again} - {p.file for p in made}:
         for path in _files(directory / name):
             path.unlink(missing_ok=True)
-    return Sequence(directory, tuple(made), len(kept), held if len(made) == len(kept) + 1 else None)
+    return Sequence(directory, tuple(made), len(kept))
+
+
+def _heralds(pieces: list[Piece]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """When each source's new events begin (source, first), and what they say of clocks."""
+    first = pl.col("time_ns").min().alias("first")
+    arrived = [pl.DataFrame(schema={"source": pl.String, "first": pl.Int64})]
+    said = [clock_statements(pl.LazyFrame(schema=_CLOCKS)).collect()]
+    for piece in pieces:
+        frame = piece.frame(list(_CLOCKS))
+        arrived.append(frame.group_by("source").agg(first))
+        said.append(clock_statements(frame.lazy()).collect())
+    return pl.concat(arrived).group_by("source").agg(pl.col("first").min()), pl.concat(said)
+
+
+def _void(path: Path, part: Part) -> Piece:
+    """A part that is put in order again."""
+
+    def read(columns: list[str]) -> pa.Table:
+        table = _scan([path]).select(*columns, "ev").collect().to_arrow()
+        if "pages" in columns:
+            lists = pq.read_table(lists_of(path), partitioning=None)
+            place = pc.index_in(table["ev"], value_set=lists["ev"].combine_chunks())
+            table = table.drop_columns("pages").append_column("pages", lists["pages"].take(place))
+        return table.select(columns).cast(pa.schema([EVENT_SCHEMA.field(name) for name in columns]))
+
+    kept = frozenset(pl.read_parquet_schema(path))
+    return Piece(part.rows, part.page_events, kept, read)
 
 
 def _still_good(done: Sequence, arrived: pl.DataFrame, said: pl.DataFrame) -> tuple[list[Part], pl.DataFrame]:
@@ -175,90 +226,119 @@ def _newly_told(done: Sequence, known: pl.DataFrame, said: pl.DataFrame) -> bool
     return bool(told) and not done.scan().filter(pl.col("site").is_in(told)).head(1).collect().is_empty()
 
 
-def _first(directory: Path, empty: pl.LazyFrame, marks: dict[str, int]) -> Sequence:
-    """An empty store still has its columns."""
-    pending: list[Future[None]] = []
-    with ThreadPoolExecutor(1) as disk:
-        part, _ = _write(directory, empty.collect(), [], None, disk, pending)
-    pending[0].result()
-    _save(directory, marks, [part])
-    return Sequence(directory, (part,), 0)
-
-
-def _stretches(new: pl.LazyFrame, count: int, whole: Snapshot | None) -> Sequence_[pl.LazyFrame | pl.DataFrame]:
-    """The new events cut by time into frames that fit into memory; `whole` when they are all of a snapshot."""
-    if count <= WHOLE_ROWS and whole is not None:
-        return [_all_of(whole)]
+def _stretches(pieces: list[Piece], clocks: pl.DataFrame) -> Iterator[tuple[I64, Order]]:
+    """Rows (of all pieces below each other) that are put in order together, and their order."""
+    count = sum(piece.rows for piece in pieces)
+    if not count:
+        return
     if count <= WHOLE_ROWS:
-        return [new.collect()]
-    clocks = (
-        new.filter(pl.col("event") == "engine.clock")
-        .group_by("engine")
-        .agg((pl.col("offset_s").last() * 1e9).cast(pl.Int64))
-        .collect()
-    )
-    offsets = dict(clocks.drop_nulls().iter_rows())
+        yield np.arange(count), replay_order(pl.concat([p.frame(KEYS) for p in pieces]), clocks)
+        return
+    at = np.concatenate([_corrected(piece, clocks) for piece in pieces])
+    for low, high in _cuts(at):
+        rows = np.flatnonzero((at >= low) & (at < high))
+        yield rows, replay_order(pl.concat([p.frame(KEYS) for p in picked(pieces, rows)]), clocks)
+
+
+def _corrected(piece: Piece, clocks: pl.DataFrame) -> I64:
+    """Times less the last offset that each engine stated."""
+    offsets = clocks.group_by("engine", maintain_order=True).agg((pl.col("offset_s").last() * 1e9).cast(pl.Int64))
     site = pl.col("source").str.split("/").list.first()
-    at = pl.col("time_ns") - site.replace_strict(offsets, default=0, return_dtype=pl.Int64)
+    known = dict(offsets.drop_nulls().iter_rows())
+    at = pl.col("time_ns") - site.replace_strict(known, default=0, return_dtype=pl.Int64)
+    values: I64 = piece.frame(["source", "time_ns"]).select(at).to_series().to_numpy()
+    return values
+
+
+def _cuts(at: I64) -> list[tuple[int, int]]:
+    """Stretches of time of about `STRETCH_ROWS` events each, in whole seconds."""
     grain = 1_000_000_000
-    per_second = new.select(second=at // grain).group_by("second").len().sort("second").collect()
-    cuts, rows = [], 0
-    for second, n in per_second.iter_rows():
-        if rows and rows + n > PART_ROWS:
-            cuts.append(second * grain)
+    seconds, counts = np.unique(at // grain, return_counts=True)
+    edges, rows = [int(seconds[0])], 0
+    for second, count in zip(seconds.tolist(), counts.tolist(), strict=True):
+        if rows and rows + count > STRETCH_ROWS:
+            edges.append(second)
             rows = 0
-        rows += n
-    bounds = [None, *cuts, None]
-    frames: list[pl.LazyFrame | pl.DataFrame] = []
-    for low, high in pairwise(bounds):
-        frame = new
-        if low is not None:
-            frame = frame.filter(at >= low)
-        if high is not None:
-            frame = frame.filter(at < high)
-        frames.append(frame)
-    return frames
+        rows += count
+    edges.append(int(seconds[-1]) + 1)
+    return [(low * grain, high * grain) for low, high in pairwise(edges)]
 
 
-def _all_of(snapshot: Snapshot) -> pl.DataFrame:
-    """Every event of a snapshot, read by Arrow, which is twice as quick on long page lists."""
-    paths = [snapshot.path(name) for name in snapshot.names]
-    tables = [pq.read_table(path, columns=EVENT_SCHEMA.names, partitioning=None) for path in paths]
-    frame = pl.from_arrow(pa.concat_tables(tables) if tables else EVENT_SCHEMA.empty_table())
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+def _add_parts(directory: Path, pieces: list[Piece], order: Order, made: list[Part]) -> None:
+    """Write a stretch, as parts that are not too large to replay. Each piece is read once."""
+    first = made[-1].first_ev + made[-1].rows if made else 0
+    in_order = order.rows
+    width = np.concatenate([np.full(p.rows, p.pages / p.rows) for p in pieces])
+    full = np.maximum(np.cumsum(width[in_order]) // PART_PAGES, np.arange(len(in_order)) // PART_ROWS)
+    edges = np.array([0, *(np.flatnonzero(np.diff(full)) + 1).tolist(), len(in_order)])
+    parts = [_Unfinished(directory, first + low, high - low) for low, high in pairwise(edges.tolist())]
+    start = 0
+    for piece in pieces:
+        own = slice(start, start + piece.rows)
+        table = piece.read([name for name in EVENT_SCHEMA.names if name in piece.filled or name in _ALWAYS])
+        placed_at = Order(order.rank[own], order.ref_ns[own], order.unc_ns[own])
+        part_of = np.searchsorted(edges, placed_at.rank, side="right") - 1
+        for number in np.unique(part_of).tolist():
+            rows = np.flatnonzero(part_of == number)
+            parts[number].add(_some(table, rows), placed_at.of(rows, -first))
+        start += piece.rows
+    made.extend(part.finished for part in parts)
 
 
-def _write(
-    directory: Path,
-    events: pl.LazyFrame | pl.DataFrame,
-    earlier: list[Part],
-    clocks: pl.DataFrame | None,
-    disk: ThreadPoolExecutor,
-    pending: list[Future[None]],
-) -> tuple[Part, pl.DataFrame]:
-    """Put one stretch in order and keep it; the disk may still be busy with it afterwards."""
-    first = earlier[-1].first_ev + earlier[-1].rows if earlier else 0
-    frame = ordered(events.collect() if isinstance(events, pl.LazyFrame) else events, first, clocks)
-    highest = frame["ref_ns"].max()
-    assert highest is None or isinstance(highest, int)
-    name = f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
-    apart = frame["event"].is_in(list(LISTED_APART))
-    _keep(use_of(directory / name), pool_use(frame))
-    pending.append(disk.submit(_keep_events, directory / name, frame, apart))
-    touched = int(frame["pages"].list.len().cast(pl.Int64).sum() or 0)
-    return Part(name, len(frame), first, 0 if highest is None else highest, touched), frame
+def _some(table: pa.Table, rows: I64) -> pa.Table:
+    """Rows of a table, which ascend; without copying where they follow each other."""
+    if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+        return table.slice(int(rows[0]), len(rows))
+    return table.take(rows)
 
 
-def _keep_events(path: Path, frame: pl.DataFrame, apart: pl.Series) -> None:
-    _keep(lists_of(path), frame.filter(apart).select("ev", "pages"))
-    _keep(path, frame.with_columns(pages=pl.when(~apart).then("pages")))
+class _Unfinished:
+    """A part that is being written; it is finished with the last of its rows."""
+
+    def __init__(self, directory: Path, first: int, rows: int) -> None:
+        self._path = directory / f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
+        self._first, self._rows, self._missing = first, rows, rows
+        self._frames: list[pl.DataFrame] = []
+        self._use, self._orders, self._touched = [joined_use([])], [Order.of_nothing()], 0
+        self._lists = pq.ParquetWriter(staged(lists_of(self._path)), _LISTS, compression="lz4", use_dictionary=False)
+        if not rows:
+            self._finish()
+
+    def add(self, table: pa.Table, order: Order) -> None:
+        """Some of its events; `order.rank` is their `ev`."""
+        self._lists.write_table(pa.table([pa.array(order.rank), table["pages"]], schema=_LISTS))
+        frame = pl.DataFrame(table)
+        self._use.append(pool_use(frame))
+        self._touched += int(frame["pages"].list.len().cast(pl.Int64).sum() or 0)
+        apart = pl.col("event").is_in(list(LISTED_APART))
+        self._frames.append(frame.with_columns(pages=pl.when(~apart).then("pages")))
+        self._orders.append(order)
+        self._missing -= len(frame)
+        if not self._missing:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._lists.close()
+        staged(lists_of(self._path)).rename(lists_of(self._path))
+        _keep(use_of(self._path), joined_use(self._use))
+        order = Order.joined(self._orders)
+        _keep(
+            self._path,
+            placed(pl.concat(self._frames or [_NO_EVENTS], how="diagonal"), order.rank, order.ref_ns, order.unc_ns),
+        )
+        highest = int(order.ref_ns.max(initial=0))
+        self.finished = Part(self._path.name, self._rows, self._first, highest, self._touched)
+        del self._frames, self._orders
+
+
+def staged(path: Path) -> Path:
+    """Where a file is written before it takes its name."""
+    return path.with_name("." + path.name)
 
 
 def _keep(path: Path, frame: pl.DataFrame) -> None:
-    staged = path.with_name("." + path.name)
-    frame.write_parquet(staged, compression="lz4", row_group_size=131_072, statistics=True)
-    staged.rename(path)
+    frame.write_parquet(staged(path), compression="lz4", row_group_size=131_072, statistics=True)
+    staged(path).rename(path)
 
 
 def _files(part: Path) -> tuple[Path, ...]:

@@ -40,13 +40,13 @@ class KernelReplay:
 
     def order(self, batch: pa.RecordBatch) -> pl.DataFrame:
         """Events in replay order, cut down to what the replay looks at."""
-        frame = ordered(pl.from_arrow(batch), self._ev).select(encode.COLUMNS)
+        frame = ordered(pl.from_arrow(batch), self._ev).select([*encode.COLUMNS, "pages"])
         self._ev += len(frame)
         return frame
 
     def encode(self, events: pl.DataFrame) -> Encoded:
         """Integers in columns and flat page lists."""
-        return self._encoder.encode(events)
+        return self._encoder.encode(events, encode.Lists.of_frame(events))
 
     def replay(self, batch: Encoded) -> None:
         """The kernel itself."""

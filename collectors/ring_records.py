@@ -100,7 +100,7 @@ class Decoder:
             raise Unreadable("its piece of the arena was overwritten before it was read")
         try:
             self._items(data, items, fields)
-        except (struct.error, ValueError, IndexError) as error:
+        except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
             raise Unreadable("its piece of the arena is damaged") from error
         return int(size)
 

@@ -66,6 +66,7 @@ class Followed:
             "lost": self.lost,
             "gaps": self.gaps,
             "failed": ring.failed,
+            "scrubbed": ring.scrubbed,
             "state": "removed" if self.removed else "ended" if self.ended else "live",
             "kinds": dict(ring.seen()),
             "differing": {kind: list(counts) for kind, counts in self.differing.items()},

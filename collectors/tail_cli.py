@@ -57,6 +57,8 @@ def tail(
     for row in rows:
         if row["lost"]:
             say(f"{row['source']}: {row['lost']} events were lost, and are on record as telemetry.gap", quiet=quiet)
+        if row["scrubbed"]:
+            say(f"{row['source']}: the tracer dropped {row['scrubbed']} values that a trace must not hold", quiet=quiet)
     printer.objects([_shown(row, printer) for row in rows])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvwitness.audit.trace.pages import expand_pages
-from kvwitness.audit.trace.ring import ALIGN, FIELD_NUMBERS, PIECE, ItemForm, Sizes, Word
+from kvwitness.audit.trace.ring import ALIGN, FIELD_NUMBERS, ITEM, PIECE, ItemForm, Sizes, Word
 
 PageIds = int | range | Sequence[Any] | npt.NDArray[Any]
 """Pages: one id, a range, ids in any sequence or array of integers, or ids and `[first, last]` pairs in a list."""
@@ -26,9 +26,9 @@ ARRAYS = {
     "Q": (ItemForm.PAGES_U64, "<u8"),
 }
 """Type code of an array -> how its items are kept."""
-_PAGES_PIECE = struct.Struct(PIECE.format + "BBHI")
-"""Head of a piece and of its only item."""
-_SKIPPED = ALIGN - _PAGES_PIECE.size
+_PAGES_PIECE = struct.Struct("<QQQ")
+"""Head of a piece and of its only item, in words: `PIECE` and `ITEM`, in fewer fields to pack."""
+_SKIPPED = ALIGN - PIECE.size - ITEM.size
 _PAGES_FIELD = FIELD_NUMBERS["pages"]
 
 
@@ -69,17 +69,14 @@ def arena_writers(
     `pages_piece` puts a page list there, as the only item of a piece, and returns the position of the piece.
     """
     arena, arena_at, limit, word = sizes.arena, sizes.arena_at, sizes.largest_piece, int(Word.ARENA_END)
-    views = {}
-    for code, (form, dtype) in ARRAYS.items():
-        width = int(dtype[2])
-        views[code] = int(form), np.frombuffer(mapped, dtype, arena // width, arena_at), width
+    kinds = {code: (_SKIPPED << 16 | form << 8 | _PAGES_FIELD, int(dtype[2])) for code, (form, dtype) in ARRAYS.items()}
     pack, ndarray = _PAGES_PIECE.pack_into, np.ndarray
     end = 0
 
     def reserve(size: int) -> int:
         nonlocal end
         if size > limit:
-            raise TooLarge("larger than a quarter of the arena")
+            raise TooLarge("larger than half of the arena")
         start = end
         room = arena - start % arena
         if size > room:
@@ -89,16 +86,30 @@ def arena_writers(
         return start
 
     def pages_piece(pages: PageIds) -> int:
+        nonlocal end
         ids: npt.NDArray[Any] = pages if pages.__class__ is ndarray else flat(pages)
-        form, view, width = views[ids.dtype.char]
-        count = len(ids)
-        size = count * width
+        dtype = ids.dtype
+        if not dtype.isnative:
+            ids = ids.astype(dtype.newbyteorder("="))
+        item, width = kinds[dtype.char]
+        size = len(ids) * width
         total = 127 + size & -64
-        start = reserve(total)
+        if total > limit:
+            raise TooLarge("larger than half of the arena")
+        start = end  # as `reserve`, which to call would take longer
         at = start % arena
-        pack(mapped, arena_at + at, start, total, 1, _PAGES_FIELD, form, _SKIPPED, size)
-        first = (at + 64) // width
-        view[first : first + count] = ids
+        if at + total > arena:
+            start += arena - at
+            at = 0
+        end = start + total
+        words[word] = end
+        at += arena_at
+        pack(mapped, at, start, 1 << 32 | total, size << 32 | item)
+        at += 64
+        try:
+            mapped[at : at + size] = ids  # type: ignore[call-overload]
+        except (ValueError, BufferError):  # not in one stretch
+            mapped[at : at + size] = np.ascontiguousarray(ids)  # type: ignore[call-overload]
         return start
 
     return reserve, pages_piece

@@ -155,14 +155,27 @@ class Recorder(PerThread):
 
 
 def _pen(directory: Path, source: str, sizes: Sizes, key: bytes | None, recorder: Recorder) -> Pen:
-    scrubber = Scrubber({})
+    dropped = _Dropped()
+    scrubber = Scrubber(dropped)
 
     def clean(text: str) -> str:
         return scrubber.text("request", text) or ""
 
     hide = None if key is None else (lambda tenant: pseudonym(key, tenant))
     ring = Ring(directory, source, sizes, clean=clean, pseudonym=hide)
+    dropped.ring = ring
     return Pen.of(ring, Encoder(ring, scrubber), recorder._event)
+
+
+class _Dropped(dict[str, int]):
+    """What was dropped, by name; the ring counts along."""
+
+    ring: Ring | None = None
+
+    def __setitem__(self, name: str, count: int) -> None:
+        super().__setitem__(name, count)
+        if self.ring is not None:
+            self.ring.count_scrubbed(1)
 
 
 def _key() -> bytes | None:

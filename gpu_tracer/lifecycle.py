@@ -31,7 +31,8 @@ class Lifecycle(Recorder):
         """A pool of `pages_total` pages of `page_tokens` positions, and its policy; again when that changes.
 
         `reserved` are null and padding pages; `scrub` is `never`, `on_free` or `on_alloc`; `sharing` is `none`,
-        `tenant` or `global`. Say it before anything else about the pool.
+        `tenant` or `global`. Say it before anything else about the pool, with `reason="start"` if the process has just
+        made it, so that nothing is held against an earlier life of the pool.
         """
         fields = {"pool": pool, "page_tokens": page_tokens, "pages_total": pages_total, "kind": kind}
         self._event("engine.pool", {**fields, "reserved": reserved, "scrub": scrub, "sharing": sharing, **more})

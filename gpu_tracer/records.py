@@ -38,7 +38,7 @@ Own = Callable[..., None]
 Touch = Callable[..., None]
 """As `Tracer.write` and `Tracer.read`."""
 
-_OURS = (KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error)
+_OURS = (LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error)
 """What values can make this code raise. Anything else comes from the host, such as a signal handler, and passes."""
 _PHASES = {"begin": int(Flag.BEGIN), "end": int(Flag.END)}
 _SEQ = struct.Struct("<Q")
@@ -162,6 +162,8 @@ def record_writers(
                     arena = 0
                     flags = 4
                 else:
+                    if mapped is None:  # in a forked child, this arena is the parent's
+                        raise KeyError
                     first = count = 0
                     arena = pages_piece(pages)
                     flags = 32
@@ -223,6 +225,8 @@ def record_writers(
                     arena = 0
                     flags = 4
                 else:
+                    if mapped is None:  # in a forked child, this arena is the parent's
+                        raise KeyError
                     first = count = 0
                     arena = pages_piece(pages)
                     flags = 32

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from kvwitness.audit.pipeline import judge
+from kvwitness.audit.provenance.encode import Lists
 from kvwitness.audit.provenance.replay import Replay
 from kvwitness.audit.runs import AuditRun, audit_store
 from kvwitness.audit.store import Store
@@ -53,9 +54,9 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     feed = Replay.feed
 
-    def counting(self: Replay, events: pl.DataFrame) -> None:
+    def counting(self: Replay, events: pl.DataFrame, lists: Lists) -> None:
         counts.append(len(events))
-        feed(self, events)
+        feed(self, events, lists)
 
     monkeypatch.setattr(Replay, "feed", counting)
     return counts
@@ -150,12 +151,26 @@ def test_an_empty_store_and_its_first_events(store: Store) -> None:
 
 def test_many_events_are_dealt_with_in_stretches(store: Store, fed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvwitness.audit.sequence.WHOLE_ROWS", 0)
-    monkeypatch.setattr("kvwitness.audit.sequence.PART_ROWS", 60)
+    monkeypatch.setattr("kvwitness.audit.sequence.STRETCH_ROWS", 60)
     events = generate(26, "timeout-with-writer-open", requests=6).events
     (run,) = audited(store, [events])
     assert len(fed) > 2
     assert sum(fed) == len(events)
     assert_as_of_one_piece(run, events)
+
+
+@pytest.mark.parametrize("bound", [("PART_ROWS", 60), ("PART_PAGES", 150)])
+def test_parts_are_bounded(
+    bound: tuple[str, int], store: Store, fed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"kvwitness.audit.sequence.{bound[0]}", bound[1])
+    pieces = cut(generate(26, "timeout-with-writer-open", requests=6).events, 2, 1)
+    runs = audited(store, pieces)
+    assert len(fed) > 3
+    states = list((store.checkpoint_dir / "audit").glob("part-*.state.npz"))
+    assert 2 <= len(states) <= 3
+    assert sum(fed) == sum(map(len, pieces))
+    assert_as_of_one_piece(runs[-1], [event for piece in pieces for event in piece])
 
 
 # ------------------------------------------------------------- what only the whole record says
@@ -266,6 +281,23 @@ def test_a_read_that_ends_in_the_next_part(op: str, phase: dict[str, str], store
     runs = audited(store, [events_in(trace, 0, 50), events_in(trace, 50, 99)])
     assert fed == [9, 3]
     assert_as_of_one_piece(runs[-1], trace.events())
+
+
+def test_a_read_that_shows_to_have_gone_on_in_the_next_part(store: Store, fed: list[int]) -> None:
+    """Stated as a whole at first: that it went on is known only with its end, and the first part is replayed again."""
+    trace = served(pool(Trace()), 2, "r1", "t-a", 5)
+    where: dict[str, Any] = {"pool": "e/0/kv", "pages": [3]}
+    trace.add(3, "e/0", "page.alloc", **where, request="r1", tenant="t-a")
+    trace.add(4, "e/0", "page.write", **where, request="r1", op="forward", tok=[0, 16])
+    trace.add(5, "e/0", "page.read", **where, request="r1", op="decode", tok=[0, 16])
+    trace.add(6, "e/0", "page.free", **where, request="r1", reason="finish")
+    trace.add(60, "e/0", "page.alloc", **where, request="r2", tenant="t-b")
+    trace.add(61, "e/0", "page.write", **where, request="r2", op="forward", tok=[0, 16])
+    trace.add(62, "e/0", "page.read", **where, request="r1", op="decode", tok=[0, 16], phase="end")
+    runs = audited(store, [events_in(trace, 0, 50), events_in(trace, 50, 99)])
+    assert fed == [9, 9, 3]
+    assert_as_of_one_piece(runs[-1], trace.events())
+    assert "late-read" in runs[-1].judgement.findings["rule"].to_list()
 
 
 # --------------------------------------------------------------------------- what lies on disk

@@ -16,10 +16,10 @@ import typer
 from kvwitness.audit.cli.explain import story
 from kvwitness.audit.cli.options import QuietOption
 from kvwitness.audit.cli.output import Format, Printer, say
-from kvwitness.audit.cli.progress import Stage, stages
+from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.summary import incident_table
 from kvwitness.audit.cli.tables import Block, Prose
-from kvwitness.audit.demo import Scene, Warmup, incident_155, prepare, recorded
+from kvwitness.audit.demo import Scene, incident_155, prepare, recorded
 from kvwitness.audit.dossier import open_dossier
 from kvwitness.audit.overview import incident_rows, looked_at, verdict_in_words
 from kvwitness.audit.wording import several
@@ -46,12 +46,11 @@ def demo(
     printer = Printer(Format.TABLE)
     prepare(directory)
     started = time.perf_counter()
-    with Warmup() as warmup:
-        with stages(quiet=quiet) as stage:
-            first = recorded(directory, stage)
-        printer.blocks(_recorded(first))
-        with stages(quiet=quiet) as stage:
-            second = incident_155(directory, stage, lambda: _wait(warmup, stage, quiet))
+    with stages(quiet=quiet) as stage:
+        first = recorded(directory, stage)
+    printer.blocks(_recorded(first))
+    with stages(quiet=quiet) as stage:
+        second = incident_155(directory, stage)
     printer.blocks(_incident(second))
     printer.blocks(_next(first, second, time.perf_counter() - started))
     if open_:
@@ -62,14 +61,6 @@ def demo(
     if wrong:
         say(f"The audit is wrong in {several(len(wrong), 'place')}. This is a fault in kvwitness.")
         raise typer.Exit(_FAILED)
-
-
-def _wait(warmup: Warmup, stage: Stage, quiet: bool) -> None:
-    """Wait for the kernel, and say why."""
-    if warmup.running:
-        stage("compiling the replay (once per machine)", 0.0)
-    if failure := warmup.wait():
-        say(f"compiling ahead failed ({failure}); the audit compiles for itself", quiet=quiet)
 
 
 def _recorded(scene: Scene) -> list[Block]:

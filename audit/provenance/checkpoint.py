@@ -10,31 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kvwitness.audit.provenance import jit
+from kvwitness.audit.provenance import kernel
 from kvwitness.audit.provenance.actors import OWN_TRAFFIC
 from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.replay import Replay
 
 Column = npt.NDArray[Any]
 
-_TABLES = {
-    "_s": k.PAGE,
-    "_c": k.COLD,
-    "_layers": k.LAYER,
-    "_nodes": k.OPEN_WRITE,
-    "_pairs": k.PAIR,
-    "_shares": k.SHARE,
-    "_share_pages": k.SHARE_PAGE,
-    "_pubs": k.PUBLICATION,
-    "_pub_pages": k.PUBLICATION_PAGE,
-    "_transfers": k.TRANSFER,
-    "_transfer_pages": k.TRANSFER_PAGE,
-    "_transfer_ids": k.TRANSFER_ID,
-    "_reads": k.READ,
-    "_read_pages": k.READ_PAGE,
-    "_steps": k.STEP,
-    "_counters": k.COUNTERS,
-}
+_DERIVED = ("events", "actors", "pools", "scratch", "facts", "fact_pages")
+"""Tables that are made anew: from the record, or for each batch."""
+
+_TABLES = {name: dtype for name, dtype in k.TABLES.items() if name not in _DERIVED}
 
 
 def _shape(replay: Replay) -> dict[str, Any]:
@@ -42,7 +28,7 @@ def _shape(replay: Replay) -> dict[str, Any]:
     pools = replay.encoder.pools
     fields = ("base", "size", "tokens", "ordinals", "source", "known", "traced", "allocs", "reporters", "sharing")
     return {
-        "kernel": jit.cache_dir().name,
+        "kernel": kernel.fingerprint(),
         "pools": pools.names,
         "layout": [pools.table[name].tolist() for name in fields],
         "sources": replay.encoder.sources,
@@ -65,22 +51,24 @@ def _taken_for_granted(replay: Replay, upto: int, tenants: dict[str, int]) -> di
     )
     return {
         "losses": np.array(sorted(ev for ev in encoder.losses if ev < upto), np.int64),
+        "read_on": np.array(sorted(ev for ev in encoder.read_on if ev < upto), np.int64),
         **{f"request_{name}": said[name].to_numpy() for name in said.columns},
     }
 
 
 def save(replay: Replay, path: Path) -> None:
     """Write the state of a replay. The caller makes it durable and visible."""
-    tables = replay._tables
+    tables = replay.world.tables
     arrays = {}
+    world = replay.world
     for name, dtype in _TABLES.items():
-        table = getattr(replay, name)
-        used = replay.used(name)
+        table = world.counters if name == "count" else getattr(world, name)
+        used = 1 if name == "count" else world.used(name)
         for column in dtype.names or ():
             arrays[f"{name}.{column}"] = tables.column(table, column, used)
-    arrays["tainted"] = tables.column(replay._actors, "tainted")
-    arrays["gap_ev"] = tables.column(replay._pools, "gap_ev")
-    arrays["keys"] = replay._keys
+    arrays["tainted"] = tables.column(replay.world.actors, "tainted")
+    arrays["gap_ev"] = tables.column(replay.world.pools, "gap_ev")
+    arrays["keys"] = replay.world.keys
     arrays |= _taken_for_granted(replay, replay.upto, replay.encoder.actors.tenants)
     encoder = replay.encoder
     names = {
@@ -108,7 +96,7 @@ def restore(replay: Replay, path: Path) -> bool:
         granted = _taken_for_granted(replay, names["upto"], names["tenants"])
         if not all(np.array_equal(values, saved[name]) for name, values in granted.items()):
             return False
-        tables = replay._tables
+        tables = replay.world.tables
         made = {}
         for name, dtype in _TABLES.items():
             columns = {column: saved[f"{name}.{column}"] for column in dtype.names or ()}
@@ -116,8 +104,8 @@ def restore(replay: Replay, path: Path) -> bool:
         keys, gaps, tainted = saved["keys"], saved["gap_ev"].tolist(), np.flatnonzero(saved["tainted"]).tolist()
     # All of it could be read: a damaged state has changed nothing so far.
     for name, table in made.items():
-        setattr(replay, name, table)
-    replay._keys, replay.upto = keys, names["upto"]
+        replay.world.put(name, table)
+    replay.world.keys, replay.upto = keys, names["upto"]
     encoder = replay.encoder
     encoder.actors.holders.update(names["holders"])
     encoder.actors.renumber_tenants(names["tenants"])
@@ -126,8 +114,8 @@ def restore(replay: Replay, path: Path) -> bool:
     encoder.digests.codes.update(names["digests"])
     encoder.pairs.update({pair: n for n, pair in enumerate(names["pairs"])})
     for pool, ev in enumerate(gaps):
-        tables.put(replay._pools, pool, gap_ev=ev)
+        tables.put(replay.world.pools, pool, gap_ev=ev)
     replay._take_actors()
     for actor in tainted:
-        tables.put(replay._actors, actor, tainted=1)
+        tables.put(replay.world.actors, actor, tainted=1)
     return True

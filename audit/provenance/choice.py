@@ -1,14 +1,15 @@
-"""Which form of the kernel to run: compiling costs its while once, interpreting costs a lot per page."""
+"""Which form of the kernel to run: compiling costs seconds in every process, interpreting a lot per page."""
 
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
 
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.audit.provenance import jit
 
 INTERPRET_BELOW = 150_000
-"""Page events up to which an interpreted replay is quicker than a first compilation."""
+"""Page events up to which an interpreted replay is quicker than compiling."""
 
 
 def compiled_for(page_events: int) -> bool:
@@ -21,4 +22,17 @@ def compiled_for(page_events: int) -> bool:
         raise KvwitnessError(f"KVWITNESS_KERNEL is {wanted!r}.", "It may be `auto`, `compiled` or `python`.")
     if wanted in ("compiled", "python"):
         return wanted == "compiled"
-    return page_events > INTERPRET_BELOW or (page_events > INTERPRET_BELOW // 20 and jit.is_compiled())
+    return page_events > INTERPRET_BELOW
+
+
+def prepare_for(page_events: int) -> None:
+    """Begin to compile, if a replay of so many page events will want it, while the caller does something else."""
+    if compiled_for(page_events):
+        threading.Thread(target=_compile, name="compile-kernel").start()
+
+
+def _compile() -> None:
+    from kvwitness.audit.provenance import native  # the compiler takes a while to load
+
+    with suppress(Exception):  # whoever needs it fails by himself, where it can be told
+        native.compiled()

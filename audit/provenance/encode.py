@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvwitness.audit.provenance.actors import Actors
 from kvwitness.audit.provenance.kernel import layout as k
@@ -50,7 +51,7 @@ OP_CODES = {
     "prefill": k.OP_PREFILL,
     "offload": k.OP_OFFLOAD,
 }
-REASON_FLAGS = {"timeout": k.F_TIMEOUT, "window": k.F_WINDOW, "preempt": k.F_PREEMPT}
+REASON_FLAGS = {"timeout": k.F_TIMEOUT, "window": k.F_WINDOW, "preempt": k.F_PREEMPT, "start": k.F_START}
 
 COLUMNS = [
     "ev",
@@ -62,7 +63,6 @@ COLUMNS = [
     "incarnation",
     "tenant",
     "pool",
-    "pages",
     "to_pool",
     "to_pages",
     "tok_first",
@@ -90,6 +90,33 @@ COLUMNS = [
     "reserved",
 ]
 """Event columns that the replay looks at."""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Page lists of a stretch of events: event `first` + i has flat[start[i] : start[i] + length[i]]."""
+
+    first: int
+    flat: npt.NDArray[np.uint32]
+    start: I64
+    length: I64
+
+    @classmethod
+    def of(cls, ev: I64, lists: pa.ChunkedArray | pa.Array, first: int, count: int) -> Lists:
+        """From the lists of events `ev`, in any order; those of the `count` events that are not there have none."""
+        chunks = lists.chunks if isinstance(lists, pa.ChunkedArray) else [lists]
+        flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in chunks]
+        widths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+        start, length = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        start[ev - first], length[ev - first] = np.cumsum(widths) - widths, widths
+        joined = flat[0] if len(flat) == 1 else np.concatenate([*flat, np.zeros(1, np.uint32)])
+        return cls(first, np.ascontiguousarray(joined, np.uint32), start, length)
+
+    @classmethod
+    def of_frame(cls, events: pl.DataFrame) -> Lists:
+        """Of events in replay order, without holes in `ev`."""
+        first = int(events["ev"][0]) if len(events) else 0
+        return cls.of(events["ev"].to_numpy(), events["pages"].to_arrow(), first, len(events))
 
 
 @dataclass
@@ -141,10 +168,12 @@ class Encoder:
     pairs: dict[int, int] = field(default_factory=dict)
     losses: frozenset[int] = frozenset()
     """The last events (`ev`) before a loss of telemetry, and the first after it."""
+    read_on: frozenset[int] = frozenset()
+    """Reads (`ev`) that were stated as a whole and whose end is stated later all the same (see `open_reads`)."""
     transfer_writers: set[int] = field(default_factory=set)
     """Sources that report the bytes of transfers as they land; who is not given here is found out batch by batch."""
 
-    def encode(self, events: pl.DataFrame) -> Encoded:
+    def encode(self, events: pl.DataFrame, lists: Lists) -> Encoded:
         """`events` in replay order and without holes in `ev`, with the columns named in `COLUMNS`."""
         n = len(events)
         e: Columns = {name: np.full(n, -1, np.int64) for name in k.EVENT.names or ()}
@@ -158,19 +187,19 @@ class Encoder:
         e["flags"] |= np.where(events["dummy"].fill_null(False).to_numpy(), k.F_DUMMY, 0)
         e["source"] = _mapped(events["source"], {s: i for i, s in enumerate(self.sources)}, -1)
         self._names(e, events)
-        pages, second = self._lists(e, events)
+        second = self._lists(e, events, lists)
         self._operations(e)
         traced = np.append(self.pools.table["traced"], 0)  # -1, no pool, finds the last
         untraced = (e["kind"] == k.K_READ) & (traced[e["pool"]] == 0)
         e["kind"] = np.where(untraced, k.K_NONE, e["kind"])  # a store of which nothing but reads is on record
         self._pairs(e)
-        self._flags(e)
+        self._flags(e, events["ev"].to_numpy())
         if self.losses:
             lost = events["ev"].is_in(list(self.losses)).to_numpy()
             e["flags"] |= np.where(lost, k.F_LOSS, 0)
         generations = events["src_gen"].explode().drop_nulls().to_numpy().astype(np.int64)
         first = int(events["ev"][0]) if n else 0
-        return Encoded(e, pages, second, generations, first)
+        return Encoded(e, lists.flat, second, generations, first)
 
     def _names(self, e: Columns, events: pl.DataFrame) -> None:
         """Actors, pools, transfers, keys and digests."""
@@ -221,20 +250,21 @@ class Encoder:
             tenant = self.actors.tenant_of(int(e["actor"][row]))
             e["ref"][row] = self.actors.holder(to[row], tenant)
 
-    def _lists(self, e: Columns, events: pl.DataFrame) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """Offsets into the flat page arrays."""
-        first = _Flat(e, "p_off", "p_n")
+    def _lists(self, e: Columns, events: pl.DataFrame, lists: Lists) -> npt.NDArray[np.uint32]:
+        """Offsets of all lists; returns the second flat array: both lists of movements, reserved pages, targets."""
         kinds = e["kind"]
         moving = (kinds == k.K_OFFER) | (kinds == k.K_BEGIN)
-        first.add(events["pages"], ~moving & (kinds != k.K_POOL))
-        first.add(events["src_pages"], moving)
-        first.add(events["reserved"], kinds == k.K_POOL)
-        second = _Flat(e, "q_off", "q_n")
-        second.add(events["to_pages"], ~moving)
-        second.add(events["dst_pages"], moving)
-        third = _Flat(e, "v_off", "v_n")
-        third.add(events["src_gen"], moving)
-        return first.values(), second.values()
+        own = ~moving & (kinds != k.K_POOL)
+        place = events["ev"].to_numpy() - lists.first
+        for column, values in (("p_off", lists.start), ("p_n", lists.length)):
+            e[column] = np.where(own, values[place], 0)
+        second = _Flat(e)
+        second.add("p", events["src_pages"], moving)
+        second.add("p", events["reserved"], kinds == k.K_POOL)
+        second.add("q", events["to_pages"], ~moving)
+        second.add("q", events["dst_pages"], moving)
+        _Flat(e).add("v", events["src_gen"], moving)
+        return second.values()
 
     def _operations(self, e: Columns) -> None:
         kinds = e["kind"]
@@ -255,13 +285,12 @@ class Encoder:
             rows = np.array([self.pairs.setdefault(key, len(self.pairs)) for key in unique.tolist()], np.int64)
             e[column][has] = rows[inverse] if len(rows) else 0
 
-    def _flags(self, e: Columns) -> None:
+    def _flags(self, e: Columns, ev: I64) -> None:
         kinds = e["kind"]
         read = kinds == k.K_READ
         remote = (e["op"] == k.OP_TRANSFER) | (e["op"] == k.OP_OFFLOAD) | (e["op"] == k.OP_COPY)
-        ends = read & (e["phase"] == k.PH_END)
-        closed = np.isin(e["rp"] * 16 + e["op"], np.unique((e["rp"] * 16 + e["op"])[ends])) if ends.any() else False
-        keep = read & ~ends & (remote | (e["phase"] == k.PH_BEGIN) | closed)
+        opened = np.isin(ev, list(self.read_on)) if self.read_on else False
+        keep = read & (e["phase"] != k.PH_END) & (remote | (e["phase"] == k.PH_BEGIN) | opened)
         e["flags"] |= np.where(keep, k.F_RECORD, 0)
         nobody = (kinds == k.K_FREE) & (e["actor"] == 0)
         e["flags"] |= np.where(nobody, k.F_ANYONE, 0)
@@ -274,22 +303,19 @@ class Encoder:
 class _Flat:
     """Concatenates list columns, each for the events that it belongs to."""
 
-    def __init__(self, e: Columns, offset: str, count: str) -> None:
-        self._e, self._offset, self._count = e, offset, count
+    def __init__(self, e: Columns) -> None:
+        self._e = e
         self._parts: list[Column] = []
         self._length = 0
-        e[offset] = np.zeros_like(e[offset])
-        e[count] = np.zeros_like(e[count])
 
-    def add(self, column: pl.Series, where: npt.NDArray[np.bool_]) -> None:
+    def add(self, name: str, column: pl.Series, where: npt.NDArray[np.bool_]) -> None:
+        """Note offset and length of a list (`name`_off, `name`_n) for the events `where`."""
         array = column.to_arrow()
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
         lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
         values = array.flatten().to_numpy(zero_copy_only=False)
         starts = np.cumsum(lengths) - lengths + self._length
-        self._e[self._offset] = np.where(where, starts, self._e[self._offset])
-        self._e[self._count] = np.where(where, lengths, self._e[self._count])
+        for suffix, numbers in (("off", starts), ("n", lengths)):
+            self._e[f"{name}_{suffix}"] = np.where(where, numbers, np.maximum(self._e[f"{name}_{suffix}"], 0))
         if len(values):
             self._parts.append(values)
             self._length += len(values)

@@ -7,6 +7,8 @@ put later, the ids win (as in a Lamport clock, the later event and all that foll
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -23,27 +25,76 @@ def clock_statements(events: pl.LazyFrame) -> pl.LazyFrame:
     return said.select("engine", "time_ns", "offset_s", pl.col("uncertainty_s").cast(pl.Float64))
 
 
+KEYS = ["source", "seq", "time_ns", "event", "transfer", "request", "op"]
+"""Event columns that decide the order."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """The replay order of events, and what was found on the way; arrays in the order of the input."""
+
+    rank: I64
+    """Place of each event in replay order, from 0."""
+    ref_ns: I64
+    """Time less the source's clock offset."""
+    unc_ns: npt.NDArray[np.float64]
+    """Uncertainty of that; NaN when the source never stated one."""
+
+    @property
+    def rows(self) -> I64:
+        """The input's rows in replay order."""
+        rows = np.empty_like(self.rank)
+        rows[self.rank] = np.arange(len(self.rank))
+        return rows
+
+    def of(self, rows: I64, low: int) -> Order:
+        """Of some rows, counting places from `low` on."""
+        return Order(self.rank[rows] - low, self.ref_ns[rows], self.unc_ns[rows])
+
+    @classmethod
+    def joined(cls, orders: list[Order]) -> Order:
+        """Of the events of several, one after the other."""
+        return cls(*(np.concatenate([getattr(o, name) for o in orders]) for name in ("rank", "ref_ns", "unc_ns")))
+
+    @classmethod
+    def of_nothing(cls) -> Order:
+        """When there are no events."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+def replay_order(events: pl.DataFrame, clocks: pl.DataFrame) -> Order:
+    """Find the order of events from their `KEYS` and what sources said of their clocks (`clock_statements`)."""
+    frame = events.with_columns(pl.col("source").fill_null(""))
+    sources = frame["source"].unique(maintain_order=True)
+    codes = _codes(frame["source"], sources)
+    sites = [s.split("/", 1)[0] for s in sources]
+    ref, unc = _reference_time(frame["time_ns"].to_numpy(), clocks, codes, sites)
+    key = _keys(frame, codes, len(sources), ref)
+    rank = np.empty(len(key), np.int64)
+    rank[np.argsort(key, kind="stable")] = np.arange(len(key))
+    return Order(rank, ref, unc)
+
+
+def placed(events: pl.DataFrame, ev: I64, ref_ns: I64, unc_ns: npt.NDArray[np.float64]) -> pl.DataFrame:
+    """Events with what the order adds to each: `ref_ns`, `unc_ns`, `site` and `ev`; sorted by `ev`."""
+    frame = events.with_columns(
+        pl.col("source").fill_null(""),
+        pl.Series("ref_ns", ref_ns),
+        pl.Series("unc_ns", unc_ns).fill_nan(None).cast(pl.Int64),
+        pl.col("source").fill_null("").str.split("/").list.first().alias("site"),
+        pl.Series("ev", ev),
+    )
+    return frame if np.all(np.diff(ev) > 0) else frame[np.argsort(ev)]
+
+
 def ordered(events: pl.DataFrame, first_ev: int = 0, clocks: pl.DataFrame | None = None) -> pl.DataFrame:
     """Sort events into replay order and add `ev`, `ref_ns`, `unc_ns` and `site`.
 
     `events` has the columns of `kvwitness.audit.trace`; `ev` counts on from `first_ev`. Where the events are a part of
     a longer record, `clocks` are the `clock_statements` of all of it; by default, those among the events.
     """
-    frame = events.with_columns(pl.col("source").fill_null("").alias("source"))
-    sources = frame["source"].unique(maintain_order=True)
-    codes = _codes(frame["source"], sources)
-    sites = [s.split("/", 1)[0] for s in sources]
-    said = clock_statements(frame.lazy()).collect() if clocks is None else clocks
-    ref, unc = _reference_time(frame["time_ns"].to_numpy(), said, codes, sites)
-    key = _keys(frame, codes, len(sources), ref)
-    frame = frame.with_columns(
-        pl.Series("ref_ns", ref),
-        pl.Series("unc_ns", unc).fill_nan(None).cast(pl.Int64),
-        pl.Series("site", np.array(sites, dtype=object)[codes] if len(frame) else [], dtype=pl.String),
-    )
-    if len(key) and np.any(np.diff(key) < 0):
-        frame = frame[np.argsort(key, kind="stable")]
-    return frame.with_columns(pl.int_range(first_ev, first_ev + len(frame), dtype=pl.Int64).alias("ev"))
+    order = replay_order(events, clock_statements(events.lazy()).collect() if clocks is None else clocks)
+    return placed(events, order.rank + first_ev, order.ref_ns, order.unc_ns)
 
 
 def _codes(column: pl.Series, values: pl.Series) -> I64:
@@ -58,6 +109,7 @@ def _reference_time(
     """Time less clock offset, and the uncertainty in force (NaN when the source never stated one)."""
     ref = time.copy()
     unc = np.full(len(time), np.nan)
+    rows = _by_code(codes, len(sites))
     for (engine,), group in clocks.group_by("engine", maintain_order=True):
         group = group.sort("time_ns", maintain_order=True)
         offset = np.round(group["offset_s"].fill_null(0.0).to_numpy() * 1e9).astype(np.int64)
@@ -65,11 +117,16 @@ def _reference_time(
         for code, site in enumerate(sites):
             if site != engine:
                 continue
-            at = np.flatnonzero(codes == code)
+            at = rows[code]
             which = np.clip(np.searchsorted(group["time_ns"].to_numpy(), time[at], side="right") - 1, 0, None)
             ref[at] = time[at] - offset[which]
             unc[at] = width[which]
     return ref, unc
+
+
+def _by_code(codes: I64, n: int) -> list[I64]:
+    """The rows of each code, ascending."""
+    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=n))[:-1]) if n else []
 
 
 def _keys(frame: pl.DataFrame, codes: I64, n: int, ref: I64) -> I64:
@@ -78,8 +135,7 @@ def _keys(frame: pl.DataFrame, codes: I64, n: int, ref: I64) -> I64:
     seq = frame["seq"]
     numbers = seq.fill_null(-1).to_numpy()
     orders = []
-    for code in range(n):
-        at = np.flatnonzero(codes == code)
+    for at in _by_code(codes, n):
         own = numbers[at]
         if len(own) and own.min() >= 0 and np.any(np.diff(own) < 0):
             at = at[np.argsort(own, kind="stable")]

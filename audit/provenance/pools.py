@@ -32,6 +32,9 @@ PAGE_EVENTS = [
 ]
 
 
+USE_KEY = ["pool", "source", "event"]
+
+
 @dataclass(frozen=True)
 class Pools:
     """Numbers for pools, and the kernel's table of them."""
@@ -48,15 +51,14 @@ class Pools:
 def pool_use(events: pl.DataFrame) -> pl.DataFrame:
     """What events say of pools without being `engine.pool`: one row per pool, source and kind of event.
 
+    Columns of pools and their page lists may be left out where no event has them.
     Columns: pool, source, event, last (highest page number), guess (positions per page that writes imply).
     """
     n = pl.col("pages").list.len().cast(pl.Int64)
     implied = (pl.col("tok_end") - pl.col("tok_first") + n - 1) // n
     guess = pl.when((pl.col("event") == "page.write") & (n > 0)).then(implied)
     named = [
-        events.lazy().select(
-            "source", "event", pool=pl.col(pool), last=pl.col(pages).list.max().cast(pl.Int64), guess=guess
-        )
+        events.lazy().select("source", "event", pool=pl.col(pool), last=pl.Series(highest(events[pages])), guess=guess)
         for pool, pages in (
             ("pool", "pages"),
             ("pool", "reserved"),
@@ -64,14 +66,30 @@ def pool_use(events: pl.DataFrame) -> pl.DataFrame:
             ("src_pool", "src_pages"),
             ("dst_pool", "dst_pages"),
         )
+        if pool in events.columns and pages in events.columns
     ]
+    if not named:
+        return joined_use([])
     rows = pl.concat(named).filter(pl.col("pool").is_not_null())
-    return (
-        rows.group_by("pool", "source", "event")
-        .agg(pl.col("last", "guess").max())
-        .sort("pool", "source", "event")
-        .collect()
-    )
+    return rows.group_by(USE_KEY).agg(pl.col("last", "guess").max()).sort(USE_KEY).collect()
+
+
+def joined_use(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """`pool_use` of a whole from that of its parts."""
+    empty = pl.DataFrame(schema=dict.fromkeys(USE_KEY, pl.String) | {"last": pl.Int64, "guess": pl.Int64})
+    return pl.concat([empty, *parts]).group_by(USE_KEY).agg(pl.col("last", "guess").max()).sort(USE_KEY)
+
+
+def highest(lists: pl.Series) -> pl.Series:
+    """The highest number in each list; null for one without."""
+    array = lists.to_arrow()
+    lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
+    some = np.flatnonzero(lengths)
+    most = np.full(len(lists), -1, np.int64)
+    if len(some):
+        values = array.flatten().to_numpy(zero_copy_only=False)
+        most[some] = np.maximum.reduceat(values, (np.cumsum(lengths) - lengths)[some])
+    return pl.Series("last", most).replace(-1, None)
 
 
 def pools_of(use: pl.DataFrame, events: pl.LazyFrame) -> Pools:

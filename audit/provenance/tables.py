@@ -48,14 +48,6 @@ class Tables:
                 setattr(row, name, value)
         return rows
 
-    def taller(self, table: Any, needed: int, dtype: np.dtype[np.void], fills: dict[str, int] | None = None) -> Any:
-        """The table itself, or one that begins with its rows and has room for `needed` and some to spare."""
-        if needed <= len(table):
-            return table
-        grown = self.make(dtype, max(needed, 2 * len(table)), fills)
-        grown[: len(table)] = table
-        return grown
-
     def from_columns(self, dtype: np.dtype[np.void], columns: dict[str, npt.NDArray[Any]], n: int) -> Any:
         """A table of n records from columns; fields without one are -1."""
         if self.compiled:

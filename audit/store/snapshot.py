@@ -77,7 +77,7 @@ class Snapshot:
         Columns: those of STORE_SCHEMA, or `columns`, which may also ask for `segment` (the file that holds
         the row). Rows come in no particular order: sort by source and seq.
         """
-        names = self._newer(since) if since else self.names
+        names = self.newer(since) if since else self.names
         wanted = list(STORE_SCHEMA.names) if columns is None else list(columns)
         unknown = sorted(set(wanted) - set(STORE_SCHEMA.names) - {"segment"})
         if unknown:
@@ -100,7 +100,8 @@ class Snapshot:
             frame = frame.with_columns(pl.col("segment").str.slice(len(str(self.layout.root)) + 1))
         return frame.select(wanted)
 
-    def _newer(self, since: Mapping[str, int]) -> list[str]:
+    def newer(self, since: Mapping[str, int]) -> list[str]:
+        """Names of segments that have events which an earlier snapshot's `marks` do not cover."""
         return [
             s.name
             for s in self.segments()

@@ -48,7 +48,12 @@ _ALL: tuple[Field, ...] = (
         minimum=0,
     ),
     Field("holder", Form.TEXT, "Who holds pages that no request owns: `cache`, `session`, `snapshot`."),
-    Field("reason", Form.TEXT, "Why: of a free, refusal, abort or gap.", free_text=True),
+    Field(
+        "reason",
+        Form.TEXT,
+        "Why: of a free, refusal, abort or gap; `start` of a pool that was made anew.",
+        free_text=True,
+    ),
     Field("path", Form.TEXT, "The code path that acted, as the engine names it.", free_text=True),
     Field("to", Form.TEXT, "Who takes over freed pages, content kept: `cache`, `session`, `snapshot`."),
     Field(

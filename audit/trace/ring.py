@@ -239,7 +239,8 @@ class Sizes:
 
     slots: int = 65_536
     strings: int = 65_536
-    arena: int = 16 << 20
+    arena: int = 4 << 20
+    """What is written round and round should stay in the processor's caches, and leave them to the host."""
 
     def __post_init__(self) -> None:
         for number, least in ((self.slots, 64), (self.strings, 64)):
@@ -266,4 +267,4 @@ class Sizes:
     @property
     def largest_piece(self) -> int:
         """Most bytes that one event may have in the arena: a larger one would push too much out."""
-        return self.arena // 4
+        return self.arena // 2

@@ -10,9 +10,10 @@ _TRANSFER_END = ("request", "tokens", "pages_ok", "bytes", "observer", "rank", "
 _ALL: tuple[Kind, ...] = (
     Kind(
         "engine.pool",
-        "A pool of pages and its policy; sent again when it changes.",
+        "A pool of pages and its policy; sent again when it changes. With reason `start` it was made anew, as when an "
+        "engine starts again: nobody holds its pages, and nothing is in them.",
         required=("pool", "page_tokens", "pages_total"),
-        optional=("kind", "reserved", "scrub", "sharing"),
+        optional=("kind", "reserved", "scrub", "sharing", "reason"),
     ),
     Kind(
         "engine.limits",

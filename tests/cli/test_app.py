@@ -49,7 +49,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_version_loads_no_engine() -> None:
     code = (
         "import sys; from kvwitness.audit.cli.app import run; run(['--version']);"
-        "print(sorted({'duckdb', 'numba', 'polars', 'pyarrow'} & set(sys.modules)))"
+        "print(sorted({'duckdb', 'llvmlite', 'polars', 'pyarrow'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == f"kvwitness {__version__}\n[]\n"

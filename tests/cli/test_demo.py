@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kvwitness.audit import demo
 from kvwitness.audit.demo import RECORDED_LEAKS, recorded
 from tests.cli.conftest import Command
 
@@ -47,22 +46,6 @@ def test_directory_with_something_else_is_left_alone(command: Command, tmp_path:
     assert said.status == 2
     assert "thesis.tex" in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_kernel_is_compiled_ahead_unless_it_is_there_or_unwanted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(demo, "_WARMUP", "no_such_module_anywhere")
-    with demo.Warmup() as unwanted:  # the tests interpret the kernel
-        assert unwanted.wait() is None
-    monkeypatch.delenv("KVWITNESS_KERNEL", raising=False)
-    monkeypatch.setattr(demo, "is_compiled", lambda: True)
-    with demo.Warmup() as there:
-        assert there.wait() is None
-    monkeypatch.setattr(demo, "is_compiled", lambda: False)
-    with demo.Warmup() as failing:
-        assert "no_such_module_anywhere" in (failing.wait() or "")
-        assert not failing.running
 
 
 @pytest.mark.slow

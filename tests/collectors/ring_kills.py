@@ -154,6 +154,25 @@ def lives(field: Field, kills: int) -> list[str]:
     return found
 
 
+def overrun(field: Field, seconds: float) -> tuple[list[str], int]:
+    """Follow an engine that writes more than its ring holds between two looks; what is wrong, and events lost."""
+    running = field.engine(SMALL)
+    running.wait(1)
+    with Tail(field.rings, field.store) as tail:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            tail.poll()
+            time.sleep(field.generator.uniform(0, 0.004))
+        tail.flush()
+        returned = running.kill()
+        tail.once()
+    [followed] = tail.rings.values()
+    found = judge(rows(field.store), returned, SMALL.slots)
+    if followed.differing or not followed.removed:
+        found.append(str(followed.to_dict()))
+    return found, followed.lost
+
+
 def judge(events: list[dict[str, Any]], returned: int, slots: int | None) -> list[str]:
     """What is wrong with the rows of one life, of which `returned` calls had returned.
 
@@ -171,6 +190,8 @@ def judge(events: list[dict[str, Any]], returned: int, slots: int | None) -> lis
     found += [f"not as recorded: {row}" for row in whole if wrong(row)][:3]
     if len(whole) + sum(row["dropped"] for row in gaps) != last:
         found.append(f"{len(whole)} events and {gaps[:3]} do not make {last}")
+    if any(row["reason"] == "damaged record" for row in gaps):
+        found.append("read while it was being overwritten")
     if slots is None and gaps:
         found.append(f"lost although there was room: {gaps[:3]}")
     in_ring = [row for row in gaps if slots is not None and row["to_seq"] > last - slots + 1]

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.collectors.ring_kills import Field, lives, tails
+from tests.collectors.ring_kills import Field, lives, overrun, tails
 
 KILLS = int(os.environ.get("KVWITNESS_KILLS", "12"))
+
+
+def test_an_engine_that_is_quicker_than_its_tail(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    found, lost = overrun(Field(tmp_path, random.Random(seed)), 1.5)
+    assert found == [], f"seed {seed}"
+    assert lost > 0
 
 
 @pytest.mark.kills

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from kvwitness.audit.cli.app import run
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import DiskFull, Store, Writer
-from kvwitness.audit.trace.ring import Sizes
+from kvwitness.audit.trace.ring import COUNTERS_AT, HEADER_BYTES, QUICK, Sizes, Word
 from kvwitness.collectors.ring_tail import Tail
 from kvwitness.collectors.tail_state import State
 from kvwitness.gpu_tracer.tracer import Tracer
@@ -121,6 +122,23 @@ def test_page_lists_are_lost_one_by_one(rings: Path, store: Store) -> None:
     assert {row["reason"] for row in found if row["event"] == "telemetry.gap"} == {
         "its piece of the arena was overwritten before it was read"
     }
+
+
+def test_a_page_list_that_is_being_overwritten_is_not_trusted(rings: Path, store: Store) -> None:
+    tracer = Tracer(rings, "e/0", sizes=SMALL)
+    tracer.read(POOL, 1, "r")
+    for n in range(3):
+        tracer.alloc(POOL, np.array([n, n + 2], np.int32), "r")
+    with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        word = 8 * Word.ARENA_END  # claimed up to and into the second list, nothing written there yet
+        data[word : word + 8] = (SMALL.arena + 130).to_bytes(8, "little")
+    take(rings, store)
+    assert [row["event"] for row in rows(store)] == [
+        "page.read",
+        "telemetry.gap",
+        "telemetry.gap",
+        "page.alloc",
+    ]
 
 
 def test_strings_outlive_the_records_that_mention_them(rings: Path, store: Store) -> None:
@@ -259,13 +277,41 @@ def test_what_is_no_ring_is_told_and_left_alone(rings: Path, store: Store) -> No
 def test_damaged_records_are_losses(rings: Path, store: Store) -> None:
     tracer = Tracer(rings, "e/0", sizes=SMALL)
     work(tracer, 30)
-    with tracer.rings[0].open("r+b") as file:
-        file.seek(16_384 + 64 * 12)
-        file.write(bytes(64))
+    records = HEADER_BYTES
+    with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        data[records + 64 * 12 : records + 64 * 13] = data[records + 64 * 5 : records + 64 * 6]  # an older one
+        data[records + 64 * 14 : records + 64 * 14 + 8] = bytes(8)  # one that was about to be written over
     take(rings, store)
     found = rows(store)
     assert [row["seq"] for row in found] == list(range(1, 31))
-    assert [row["seq"] for row in found if row["event"] == "telemetry.gap"] == [12]
+    assert [row["seq"] for row in found if row["event"] == "telemetry.gap"] == [12, 14]
+
+
+@pytest.mark.parametrize("count", [500, 5000])
+def test_death_between_a_record_and_its_counting(count: int, rings: Path, store: Store) -> None:
+    tracer = Tracer(rings, "e/0", sizes=SMALL)
+    done = work(tracer, count)
+    with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        counter = COUNTERS_AT + 8 * QUICK["page.read"]
+        counted = int.from_bytes(data[counter : counter + 8], "little")
+        data[counter : counter + 8] = (counted - 1).to_bytes(8, "little")
+    tracer.close()
+    [followed] = take(rings, store).rings.values()
+    assert accounted(rows(store)) == done
+    assert (followed.removed, followed.differing) == (True, {})
+
+
+def test_a_writer_that_counts_otherwise_is_told(rings: Path, store: Store) -> None:
+    tracer = Tracer(rings, "e/0", sizes=SMALL)
+    work(tracer, 100)
+    with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        for code, change in ((QUICK["page.read"], -5), (QUICK["page.alloc"], 5)):
+            counter = COUNTERS_AT + 8 * code
+            counted = int.from_bytes(data[counter : counter + 8], "little")
+            data[counter : counter + 8] = (counted + change).to_bytes(8, "little")
+    tracer.close()
+    [followed] = take(rings, store).rings.values()
+    assert set(followed.differing) == {"page.read", "page.alloc"}
 
 
 def test_leftovers_of_a_ring_that_was_never_made_go(rings: Path, store: Store) -> None:

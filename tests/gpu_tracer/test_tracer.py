@@ -6,6 +6,7 @@ import inspect
 import json
 import logging
 import os
+import random
 import secrets
 import signal
 import stat
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from kvwitness.audit.store import Pseudonyms
 from kvwitness.audit.trace import FIELDS, KINDS, load_trace
 from kvwitness.audit.trace.ring import Sizes
+from kvwitness.collectors.ring_file import Event, RingFile
 from kvwitness.gpu_tracer.lifecycle import Lifecycle
 from kvwitness.gpu_tracer.tracer import Tracer
 from tests.gpu_tracer.support import recorded
@@ -209,6 +211,7 @@ def test_content_is_not_even_in_the_file(tracer: Tracer, rings: Path) -> None:
     assert secret.encode() not in data
     assert b"abcdef0123456789" not in data
     assert b"9f" in data
+    assert RingFile(ring).scrubbed == 6
     found = recorded(rings)
     assert found[3]["request"].startswith("redacted:")
     assert "extra" not in found[0]
@@ -377,13 +380,18 @@ tracer = Tracer(sys.argv[1], "e/0", sizes=Sizes(1024, 1024, 1 << 20))
 tracer.alloc("p", 1, "parent")
 alloc = tracer.alloc
 children = []
+wait, go = os.pipe()
 for n in range(3):
     if not (pid := os.fork()):
+        os.read(wait, 1)
         if n:
-            alloc("p", 2, f"child{n}")      # held since before the fork
+            alloc("p", [7, 9, 11], f"child{n}")      # held since before the fork
             tracer.read("p", 2, f"child{n}")
         os._exit(0)
     children.append(pid)
+for n in range(20):
+    tracer.write("p", [1, 3, 5], "parent")
+os.write(go, b"123")
 for pid in children:
     assert os.waitpid(pid, 0)[1] == 0
 tracer.free("p", 1, "parent")
@@ -396,7 +404,11 @@ def test_a_forked_child_has_its_own_ring(rings: Path) -> None:
     found = recorded(rings)
     by_source: dict[str, list[str]] = {}
     for row in found:
-        by_source.setdefault(row["source"], []).append(f"{row['request']} {row['event']}")
+        if row["event"] == "page.write":
+            assert row["pages"] == [1, 3, 5]
+        else:
+            by_source.setdefault(row["source"], []).append(f"{row['request']} {row['event']}")
+    assert len(found) == 26
     assert sorted(map(tuple, by_source.values())) == [
         ("child1 page.alloc", "child1 page.read"),
         ("child2 page.alloc", "child2 page.read"),
@@ -412,22 +424,27 @@ class Alarm(Exception):
 @pytest.mark.parametrize("raising", [False, True])
 def test_signal_handlers_may_record_and_raise(raising: bool, rings: Path) -> None:
     tracer = Tracer(rings, "e/0")
-    counts = {"main": 0, "handler": 0, "alarms": 0, "armed": 0}
+    counts = {"main": 0, "handler": 0, "alarms": 0, "armed": 0, "set": 0}
 
     def handler(number: int, frame: object) -> None:
         armed, step = counts["armed"], counts["handler"]
-        counts["armed"], counts["handler"] = 0, step + 1  # before the next signal can interrupt this one
+        counts["armed"], counts["handler"], counts["set"] = 0, step + 1, 0
+        read = observer.read(100_000, alive=True)
+        seen.update((one.seq, one.fields["step"]) for one in read if isinstance(one, Event))
         tracer.read(POOL, 1, "handler", step=step)
         if armed:
             raise Alarm
 
     tracer.read(POOL, 0, "main", step=0)
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    observer, seen = RingFile(tracer.rings[0]), set[tuple[int, int]]()
+    before, generator = signal.signal(signal.SIGALRM, handler), random.Random()
     try:
-        until = time.monotonic() + 0.4
+        until = time.monotonic() + 1.0
         # it ends before the ring is full, so that none is overwritten
         while time.monotonic() < until and counts["main"] + counts["handler"] < 60_000:
+            if not counts["set"]:
+                counts["set"] = 1
+                signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 2e-4))
             try:
                 counts["main"] += 1
                 counts["armed"] = int(raising)
@@ -440,11 +457,12 @@ def test_signal_handlers_may_record_and_raise(raising: bool, rings: Path) -> Non
         signal.signal(signal.SIGALRM, before)
     found = recorded(rings)
     steps = {who: [row["step"] for row in found if row.get("request") == who] for who in ("main", "handler")}
-    assert sorted(steps["handler"]) == list(range(counts["handler"]))
+    assert steps["handler"] == list(range(counts["handler"]))
     assert len(steps["main"]) == len(set(steps["main"]))
     # an alarm may come before or after the record that it interrupts
     assert counts["main"] - counts["alarms"] < len(steps["main"]) <= counts["main"] + 1
     assert counts["handler"] > 20
+    assert seen <= {(row["seq"], row.get("step")) for row in found}, "what had been recorded is no longer there"
     losses = [row for row in found if row["event"] == "telemetry.gap"]
     assert len(losses) <= counts["alarms"]
     assert [row["seq"] for row in found] == list(range(1, len(found) + 1))

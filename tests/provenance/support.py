@@ -12,7 +12,7 @@ from typing import Any, cast
 import polars as pl
 
 from kvwitness.audit.pipeline import Ground, Judgement
-from kvwitness.audit.provenance.encode import COLUMNS
+from kvwitness.audit.provenance.encode import COLUMNS, Lists
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.pools import pool_use
 from kvwitness.audit.provenance.replay import Replay
@@ -47,7 +47,7 @@ def facts_of(frame: pl.DataFrame, *, compiled: bool = False) -> pl.DataFrame:
     """The facts of a whole trace, in the kernel's numbers."""
     frame = ordered(frame)
     replay = replay_of(frame, compiled=compiled)
-    replay.feed(frame.select(COLUMNS))
+    replay.feed(frame.select(COLUMNS), Lists.of_frame(frame))
     replay.orphans(cast(int, frame["ref_ns"].max()), len(frame) - 1)
     return replay.take_facts()
 

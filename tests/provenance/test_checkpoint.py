@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kvwitness.audit.provenance import checkpoint, jit
-from kvwitness.audit.provenance.encode import COLUMNS
+from kvwitness.audit.provenance import checkpoint, kernel
+from kvwitness.audit.provenance.encode import COLUMNS, Lists
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.provenance.replay import Replay
 from tests.provenance.support import CASES, facts_of, frame_of, replay_of
@@ -52,7 +52,7 @@ def state(tmp_path: Path) -> Path:
 def saved(events: pl.DataFrame, upto: int, state: Path) -> pl.DataFrame:
     """Replay the first events, save; the facts so far."""
     replay = replay_of(events)
-    replay.feed(events[:upto].select(COLUMNS))
+    replay.feed(events[:upto].select(COLUMNS), Lists.of_frame(events[:upto]))
     facts = replay.take_facts()
     checkpoint.save(replay, state)
     return facts
@@ -92,7 +92,7 @@ def assert_the_same_in_pieces(frame: pl.DataFrame, cuts: list[int], state: Path)
     for number, (first, end) in enumerate(pairwise(cuts)):
         replay = replay_of(events)
         assert number == 0 or checkpoint.restore(replay, state)
-        replay.feed(events[first:end].select(COLUMNS))
+        replay.feed(events[first:end].select(COLUMNS), Lists.of_frame(events[first:end]))
         facts.append(replay.take_facts())
         checkpoint.save(replay, state)
     replay.orphans(cast(int, events["ref_ns"].max()), len(events) - 1)
@@ -107,7 +107,7 @@ def test_the_traces_have_something_to_see() -> None:
 def test_a_state_of_another_kernel_is_refused(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = ordered(TRACES["seq-hole"])
     saved(events, 100, state)
-    monkeypatch.setattr(jit, "cache_dir", lambda: Path("kernel-of-another-release"))
+    monkeypatch.setattr(kernel, "fingerprint", lambda: "another release")
     assert not checkpoint.restore(replay_of(events), state)
 
 
@@ -145,13 +145,13 @@ def test_a_state_of_another_record_is_refused(change: Callable[[pl.DataFrame], p
     other = ordered(change(TRACES["snapshot-into-stranger"]))
     replay = replay_of(other)
     assert not checkpoint.restore(replay, state)
-    replay.feed(other.select(COLUMNS))
+    replay.feed(other.select(COLUMNS), Lists.of_frame(other))
     assert replay.take_facts().equals(fresh(other))
 
 
 def fresh(events: pl.DataFrame) -> pl.DataFrame:
     replay = replay_of(events)
-    replay.feed(events.select(COLUMNS))
+    replay.feed(events.select(COLUMNS), Lists.of_frame(events))
     return replay.take_facts()
 
 
@@ -179,7 +179,7 @@ def test_a_state_without_one_of_its_columns_says_so_and_leaves_the_replay_fresh(
 
 
 def as_fresh(replay: Replay, events: pl.DataFrame) -> bool:
-    replay.feed(events.select(COLUMNS))
+    replay.feed(events.select(COLUMNS), Lists.of_frame(events))
     return replay.take_facts().equals(fresh(events))
 
 

@@ -5,6 +5,7 @@ All of it runs through the real replay.
 
 from __future__ import annotations
 
+import io
 import json
 from functools import cache
 from pathlib import Path
@@ -395,3 +396,20 @@ class TestTaint:
         story.share("r2", "t-b", "k1", 4, 8, 4).read("r2", 4, 8, 4)
         assert told("unwritten-page-read", story) == [("r1", "unproven")]
         assert told("tainted-content", story) == [("r2", "unproven")]
+
+
+def test_a_pool_that_was_made_anew_owes_nothing_to_its_earlier_life() -> None:
+    """An engine that died released nothing; the next one begins with pages of nobody."""
+
+    def restarted(**start: object) -> dict[str, Any]:
+        story = Story().alloc("r1", "t-a", 3).then("page.write", request="r1", pages=[3], op="forward", tok=[0, 4])
+        story.then("engine.pool", source="e/0/b", page_tokens=4, pages_total=64, reserved=[0], **start)
+        story.then("page.alloc", source="e/0/b", request="r2", tenant="t-b", pages=[3])
+        story.then("page.read", source="e/0/b", request="r2", pages=[3], op="decode", tok=[0, 4])
+        return judge_trace(io.BytesIO(story.text().encode()))
+
+    def found(answer: dict[str, Any]) -> set[tuple[str, str | None, tuple[str, ...]]]:
+        return {(f["rule"], f["request"], tuple(f["other_tenants"])) for f in answer["findings"]}
+
+    assert {("unwritten-page-read", "r2", ("t-a",))} < found(restarted())
+    assert found(restarted(reason="start")) == {("unwritten-page-read", "r2", ())}

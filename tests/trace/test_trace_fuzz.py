@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvwitness.audit.trace import EVENT_SCHEMA, FIELDS, ImportReport, read_jsonl
@@ -42,13 +42,11 @@ def read(data: bytes, batch_rows: int = 3) -> tuple[pa.Table, ImportReport]:
     return table, report
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200).filter(lambda b: b[:2] != b"\x1f\x8b" and b[:4] != b"\x28\xb5\x2f\xfd"))
 def test_random_bytes(data: bytes) -> None:
     read(data)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(SPICE + GOOD) | st.binary(max_size=3), max_size=20).map(b"".join))
 @example(b'{"t":1.5,"event":"x","a":' + b"[" * 900 + b"]" * 900 + b"}")
 @example(b'{"t":1.5,"event":"x" ,"a" :' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}")
@@ -115,7 +113,6 @@ def test_good_lines_with_pieces_changed() -> None:
     assert len(report.bad_by_reason) > 30
 
 
-@settings(deadline=None)
 @given(st.sampled_from(GOOD), st.integers(0, 200))
 def test_a_line_cut_short_is_one_bad_line(line: bytes, at: int) -> None:
     cut = line[: min(at, len(line) - 1)]

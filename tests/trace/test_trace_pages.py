@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwitness.audit.trace import compress_pages, expand_pages
@@ -22,7 +22,6 @@ def test_ids_that_repeat_stay_repeated() -> None:
     assert compress_pages([5, 5, 5, 6]) == [5, 5, [5, 6]]
 
 
-@settings(deadline=None)
 @given(st.lists(IDS | st.integers(0, 30), max_size=60))
 def test_expanding_undoes_compressing(pages: list[int]) -> None:
     assert expand_pages(compress_pages(pages)).tolist() == pages
@@ -31,7 +30,6 @@ def test_expanding_undoes_compressing(pages: list[int]) -> None:
 RANGES = st.tuples(IDS, st.integers(0, 40)).map(lambda r: [r[0], min(MAX_PAGE, r[0] + r[1])])
 
 
-@settings(deadline=None)
 @given(st.lists(IDS | RANGES, max_size=40))
 def test_expansion_is_what_the_ranges_say(items: list[Any]) -> None:
     plain = [x for i in items for x in (range(i[0], i[1] + 1) if isinstance(i, list) else [i])]

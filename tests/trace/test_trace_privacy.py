@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwitness.audit.trace.names import sense
@@ -283,14 +283,12 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(KEYS, JSON_VALUES | JSON_VALUES.map(json.dumps), max_size=4))
 def test_scrubbing_twice_is_scrubbing_once(fields: dict[str, Any]) -> None:
     once, _ = scrub(fields)
     assert scrub(once) == (once, {})
 
 
-@settings(deadline=None)
 @given(st.text(" _-./:|\t\u200b", max_size=4), st.booleans())
 def test_case_and_separators_of_a_name_make_no_difference(separator: str, upper: bool) -> None:
     for name in ("prompt", "apikey", "authorization", "messages"):

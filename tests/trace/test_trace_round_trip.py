@@ -83,7 +83,7 @@ def write(table: pa.Table) -> bytes:
     return file.getvalue()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(events(), max_size=8))
 def test_reading_undoes_writing(drawn: list[dict[str, Any]]) -> None:
     first, report = load_trace(io.BytesIO(b"\n".join(map(orjson.dumps, drawn))))

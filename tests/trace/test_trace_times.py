@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwitness.audit.trace.times import time_ns, time_text, usual_time
@@ -55,19 +55,16 @@ def test_digits_are_taken_as_written(text: str, ns: int, layout: str) -> None:
     assert parsed(text, layout) == ns
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**63 - 1))
 def test_text_and_nanoseconds_are_inverse(ns: int) -> None:
     assert parsed(time_text(ns)) == ns
 
 
-@settings(deadline=None)
 @given(st.integers(-(10**18), 10**12))
 def test_early_times_survive_too(ns: int) -> None:
     assert parsed(time_text(ns)) == ns
 
 
-@settings(deadline=None)
 @given(st.decimals("0", "9223372036", places=6))
 def test_microseconds_are_exact(seconds: Decimal) -> None:
     assert parsed(str(seconds)) == int(seconds * 10**9)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvwitness.audit.provenance.jit import kernel
-
 LOOK_BACK = 16  # rows of the same event that are searched for the same cause
 
 
-@kernel
 def emit(
-    FR: Any,
-    FG: Any,
-    CT: Any,
+    w: Any,
     code: int,
     ev: int,
     a: int,
@@ -32,39 +27,39 @@ def emit(
     `since` is the event from which on the page's state was relied upon: a gap between it and `ev` takes the proof
     away. `page` is the pool's own number, [lo, hi) its rows.
     """
-    n = CT.facts
+    n = w.count.facts
     row = n - 1
-    stop = max(CT.facts0, n - LOOK_BACK)
+    stop = max(w.count.facts0, n - LOOK_BACK)
     while row >= stop:
         if (
-            FR[row].code == code
-            and FR[row].a == a
-            and FR[row].b == b
-            and FR[row].ev2 == ev2
-            and FR[row].x == x
-            and FR[row].ev == ev
+            w.facts[row].code == code
+            and w.facts[row].a == a
+            and w.facts[row].b == b
+            and w.facts[row].ev2 == ev2
+            and w.facts[row].x == x
+            and w.facts[row].ev == ev
         ):
             break
         row -= 1
     if row < stop:
         row = n
-        CT.facts = n + 1
-        FR[row].code = code
-        FR[row].ev = ev
-        FR[row].a = a
-        FR[row].b = b
-        FR[row].ev2 = ev2
-        FR[row].since = since
-        FR[row].pool = pool
-        FR[row].x = x
-        FR[row].n = 0
-    if since < FR[row].since:
-        FR[row].since = since
-    FR[row].n += 1
-    m = CT.pages
-    CT.pages = m + 1
-    FG[m].row = row
-    FG[m].page = page
-    FG[m].gen = gen
-    FG[m].lo = lo
-    FG[m].hi = hi
+        w.count.facts = n + 1
+        w.facts[row].code = code
+        w.facts[row].ev = ev
+        w.facts[row].a = a
+        w.facts[row].b = b
+        w.facts[row].ev2 = ev2
+        w.facts[row].since = since
+        w.facts[row].pool = pool
+        w.facts[row].x = x
+        w.facts[row].n = 0
+    if since < w.facts[row].since:
+        w.facts[row].since = since
+    w.facts[row].n += 1
+    m = w.count.fact_pages
+    w.count.fact_pages = m + 1
+    w.fact_pages[m].row = row
+    w.fact_pages[m].page = page
+    w.fact_pages[m].gen = gen
+    w.fact_pages[m].lo = lo
+    w.fact_pages[m].hi = hi

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvwitness.audit.provenance.jit import kernel
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layout import (
     N_STEPS,
@@ -24,88 +23,78 @@ from kvwitness.audit.provenance.kernel.layout import (
 )
 
 
-@kernel
-def share_of(R: Any, SH: Any, SP: Any, rp: int, page: int, gen: int, ordinal: int) -> int:
-    """The entry of SP through which a request is attached to a page in this generation, or -1.
+def share_of(w: Any, rp: int, page: int, gen: int, ordinal: int) -> int:
+    """The entry of `share_pages` through which a request is attached to a page in this generation, or -1.
 
     `ordinal` (the page's place in the request's table) finds it at once; -1, or a table that names the page
     elsewhere, costs a search.
     """
     if rp < 0:
         return -1
-    share = R[rp].share
+    share = w.pairs[rp].share
     while share >= 0:
-        off, n = SH[share].off, SH[share].n
-        k = ordinal - SH[share].ord
-        if ordinal >= 0 and 0 <= k < n and SP[off + k].page == page and SP[off + k].gen == gen:
+        off, n = w.shares[share].off, w.shares[share].n
+        k = ordinal - w.shares[share].ord
+        if ordinal >= 0 and 0 <= k < n and w.share_pages[off + k].page == page and w.share_pages[off + k].gen == gen:
             return int(off + k)
-        share = SH[share].next
-    share = R[rp].share
+        share = w.shares[share].next
+    share = w.pairs[rp].share
     while share >= 0:
-        off, n = SH[share].off, SH[share].n
+        off, n = w.shares[share].off, w.shares[share].n
         for j in range(off, off + n):
-            if SP[j].page == page and SP[j].gen == gen:
+            if w.share_pages[j].page == page and w.share_pages[j].gen == gen:
                 return int(j)
-        share = SH[share].next
+        share = w.shares[share].next
     return -1
 
 
-@kernel
-def share_record(R: Any, SH: Any, rp: int, entry: int) -> int:
-    """The share record that holds an entry of SP found by `share_of`."""
-    share = R[rp].share
+def share_record(w: Any, rp: int, entry: int) -> int:
+    """The share record that holds an entry of `share_pages` found by `share_of`."""
+    share = w.pairs[rp].share
     while share >= 0:
-        if SH[share].off <= entry < SH[share].off + SH[share].n:
+        if w.shares[share].off <= entry < w.shares[share].off + w.shares[share].n:
             return int(share)
-        share = SH[share].next
+        share = w.shares[share].next
     return -1
 
 
-@kernel
-def live_sharer(A: Any, SH: Any, SP: Any, CT: Any, pool: int, page: int, gen: int, time: int) -> int:
+def live_sharer(w: Any, pool: int, page: int, gen: int, time: int) -> int:
     """An actor that is attached to the page and has not ended, or -1. Slow: only asked when a fault is suspected."""
-    for share in range(CT.shares - 1, -1, -1):
-        if SH[share].pool != pool:
+    for share in range(w.count.shares - 1, -1, -1):
+        if w.shares[share].pool != pool:
             continue
-        actor = SH[share].actor
-        if 0 <= A[actor].end < time:
+        actor = w.shares[share].actor
+        if 0 <= w.actors[actor].end < time:
             continue
-        for j in range(SH[share].off, SH[share].off + SH[share].n):
-            if SP[j].page == page and SP[j].gen == gen:
+        for j in range(w.shares[share].off, w.shares[share].off + w.shares[share].n):
+            if w.share_pages[j].page == page and w.share_pages[j].gen == gen:
                 return int(actor)
     return -1
 
 
-@kernel
-def alloc_page(
-    S: Any, C: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, ST: Any, FR: Any, FG: Any, CT: Any,
-    ev: int, g: int, page: int, pool: int, actor: int, rp: int, gen: int, time: int,
-) -> None:  # fmt: skip
+def alloc_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int, gen: int, time: int) -> None:
     """A page becomes owned; `gen` is the generation that the trace states, or -1 to count."""
-    state = S[g]
-    cold = C[g]
+    state = w.pages[g]
+    cold = w.cold[g]
     flags = state.flags
     owner = state.owner
     if flags & PF_RESERVED:
-        emit(FR, FG, CT, X_RESERVED_ALLOC, ev, actor, -1, -1, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
+        emit(w, X_RESERVED_ALLOC, ev, actor, -1, -1, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
     second = -1
     if (owner >= 0 or state.sharers > 0) and flags & PF_KNOWN:
         other = owner
-        if owner >= 0 and A[owner].type == T_CACHE and not flags & PF_PUBLISHED and state.sharers == 0:
+        if owner >= 0 and w.actors[owner].type == T_CACHE and not flags & PF_PUBLISHED and state.sharers == 0:
             other = -1  # the index had already forgotten it: an eviction of which only the unlisting is on record
         elif owner < 0:
-            other = live_sharer(A, SH, SP, CT, pool, page, state.gen, time)
+            other = live_sharer(w, pool, page, state.gen, time)
         if other >= 0:
-            emit(
-                FR, FG, CT, X_DOUBLE_ALLOC, ev, actor, other, cold.alloc_ev, cold.alloc_ev, pool, page, state.gen,
-                0, 0, 0,
-            )  # fmt: skip
-            if A[other].type == T_REQUEST and other != actor:
+            emit(w, X_DOUBLE_ALLOC, ev, actor, other, cold.alloc_ev, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
+            if w.actors[other].type == T_REQUEST and other != actor:
                 second = other
     slot = state.step
-    if slot >= 0 and ST[slot % N_STEPS].open == slot + 1 and cold.freed_step == slot:
-        since = ST[slot % N_STEPS].ev
-        emit(FR, FG, CT, X_STEP_REALLOC, ev, cold.previous, actor, cold.free_ev, since, pool, page, state.gen, 0, 0, 0)
+    if slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1 and cold.freed_step == slot:
+        since = w.steps[slot % N_STEPS].ev
+        emit(w, X_STEP_REALLOC, ev, cold.previous, actor, cold.free_ev, since, pool, page, state.gen, 0, 0, 0)
     state.gen = gen if gen >= 0 else state.gen + 1
     if owner >= 0:
         cold.previous = owner
@@ -120,47 +109,39 @@ def alloc_page(
     cold.reported = -1
     state.ord = -1
     if rp >= 0:
-        state.ord = R[rp].next if not R[rp].blind else -1
-        R[rp].next += 1
-        R[rp].held += 1
+        state.ord = w.pairs[rp].next if not w.pairs[rp].blind else -1
+        w.pairs[rp].next += 1
+        w.pairs[rp].held += 1
 
 
-@kernel
-def let_go(
-    S: Any, C: Any, ST: Any, FR: Any, FG: Any, CT: Any, ev: int, g: int, page: int, pool: int, actor: int
-) -> None:
+def let_go(w: Any, ev: int, g: int, page: int, pool: int, actor: int) -> None:
     """The last holder is gone; if a running step names the page, that is a fact."""
-    state = S[g]
-    cold = C[g]
+    state = w.pages[g]
+    cold = w.cold[g]
     slot = state.step
-    if slot >= 0 and ST[slot % N_STEPS].open == slot + 1:
+    if slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1:
         cold.freed_step = slot
-        since = ST[slot % N_STEPS].ev
-        emit(FR, FG, CT, X_STEP_FREE, ev, actor, -1, since, since, pool, page, state.gen, 0, 0, 0)
+        since = w.steps[slot % N_STEPS].ev
+        emit(w, X_STEP_FREE, ev, actor, -1, since, since, pool, page, state.gen, 0, 0, 0)
 
 
-@kernel
-def holds_as(A: Any, actor: int, owner: int, anyone: bool) -> bool:
+def holds_as(w: Any, actor: int, owner: int, anyone: bool) -> bool:
     """Whether a free by `actor` releases what `owner` holds: itself, the same kind of holder, or (unnamed) anyone."""
     if owner < 0:
         return False
     if owner == actor or anyone:
         return True
-    return bool(A[actor].type != T_REQUEST and A[actor].type == A[owner].type)
+    return bool(w.actors[actor].type != T_REQUEST and w.actors[actor].type == w.actors[owner].type)
 
 
-@kernel
-def free_page(
-    S: Any, C: Any, A: Any, R: Any, SH: Any, SP: Any, ST: Any, FR: Any, FG: Any, CT: Any,
-    ev: int, g: int, page: int, pool: int, actor: int, rp: int, to: int, anyone: bool,
-) -> bool:  # fmt: skip
+def free_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int, to: int, anyone: bool) -> bool:
     """One holder lets a page go, or passes it to the holder `to`; returns whether it held anything."""
-    state = S[g]
-    cold = C[g]
+    state = w.pages[g]
+    cold = w.cold[g]
     owner = state.owner
-    if holds_as(A, actor, owner, anyone):
+    if holds_as(w, actor, owner, anyone):
         loser = owner
-        if A[owner].type != T_REQUEST and cold.previous >= 0:
+        if w.actors[owner].type != T_REQUEST and cold.previous >= 0:
             loser = cold.previous  # the index had it from a request, which may be reading it still
         cold.previous = owner
         cold.free_ev = ev
@@ -172,193 +153,200 @@ def free_page(
                 state.owner = cold.co_owner
                 state.flags &= ~PF_CO
             elif state.sharers == 0:
-                let_go(S, C, ST, FR, FG, CT, ev, g, page, pool, loser)
+                let_go(w, ev, g, page, pool, loser)
         return True
     if state.flags & PF_CO and cold.co_owner == actor:
         state.flags &= ~PF_CO
         return True
     if state.sharers > 0:
-        entry = CT.scratch
-        if not (rp >= 0 and 0 <= entry < CT.share_pages and SP[entry].page == page and SP[entry].gen == state.gen):
+        entry = w.count.scratch
+        if not (
+            rp >= 0
+            and 0 <= entry < w.count.share_pages
+            and w.share_pages[entry].page == page
+            and w.share_pages[entry].gen == state.gen
+        ):
             entry = -1
-        elif share_record(R, SH, rp, entry) < 0:
+        elif share_record(w, rp, entry) < 0:
             entry = -1
         if entry < 0:
-            entry = share_of(R, SH, SP, rp, page, state.gen, -1)
-        CT.scratch = entry + 1  # a table is released in its own order: the next page stands beside this one
+            entry = share_of(w, rp, page, state.gen, -1)
+        w.count.scratch = entry + 1  # a table is released in its own order: the next page stands beside this one
         if entry >= 0:
-            SP[entry].gen = -1
+            w.share_pages[entry].gen = -1
             state.sharers -= 1
             if state.sharers == 0 and owner < 0:
                 cold.previous = actor
                 cold.free_ev = ev
                 state.owner = to
                 if to < 0:
-                    let_go(S, C, ST, FR, FG, CT, ev, g, page, pool, actor)
+                    let_go(w, ev, g, page, pool, actor)
             return True
     if not state.flags & PF_KNOWN:
         return True  # held since before the record began; others may hold it still, so it stays unknown
     if not state.flags & PF_RESERVED:
         when = cold.free_ev if owner < 0 else cold.alloc_ev
-        emit(FR, FG, CT, X_DOUBLE_FREE, ev, actor, owner, when, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
+        emit(w, X_DOUBLE_FREE, ev, actor, owner, when, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
     return False
 
 
-@kernel
-def after_free(R: Any, rp: int, released: int, preempted: bool, window: bool) -> None:
+def after_free(w: Any, rp: int, released: int, preempted: bool, window: bool) -> None:
     """A request's table starts over after a preemption, or when nothing is left in it; window frees keep places."""
     if rp < 0:
         return
-    R[rp].held -= released
-    if preempted or (R[rp].held <= 0 and not window):
-        R[rp].next = 0
-        R[rp].cover = 0
-        R[rp].pending0 = -1
-        R[rp].pending1 = -1
-        if R[rp].held < 0:
-            R[rp].held = 0
+    w.pairs[rp].held -= released
+    if preempted or (w.pairs[rp].held <= 0 and not window):
+        w.pairs[rp].next = 0
+        w.pairs[rp].cover = 0
+        w.pairs[rp].pending0 = -1
+        w.pairs[rp].pending1 = -1
+        if w.pairs[rp].held < 0:
+            w.pairs[rp].held = 0
 
 
-@kernel
-def find_publication(S: Any, P: Any, PB: Any, PP: Any, K: Any, key: int, pool: int, page: int) -> int:
+def find_publication(w: Any, key: int, pool: int, page: int) -> int:
     """The oldest publication of a key that still describes this page's live generation, or -1.
 
-    Returns the entry of PP that names the page; the oldest counts, because it was made by whoever wrote the page.
+    Returns the entry of `publication_pages` that names the page; the oldest counts, because it was made by whoever
+    wrote the page.
     """
     best = -1
     if key < 0:
         return best
-    record = K[key]
-    gen = S[P[pool].base + page].gen
+    record = w.keys[key]
+    gen = w.pages[w.pools[pool].base + page].gen
     for _ in range(64):
         if record < 0:
             break
-        for j in range(PB[record].off, PB[record].off + PB[record].n):
-            if PP[j].page == page and PP[j].gen == gen and PP[j].pool == pool:
+        for j in range(w.publications[record].off, w.publications[record].off + w.publications[record].n):
+            if (
+                w.publication_pages[j].page == page
+                and w.publication_pages[j].gen == gen
+                and w.publication_pages[j].pool == pool
+            ):
                 best = int(j)
                 break
-        record = PB[record].older
+        record = w.publications[record].older
     return best
 
 
-@kernel
-def publication_of(PB: Any, K: Any, key: int, entry: int) -> int:
-    """The publication under this key that an entry of PP belongs to, or -1."""
-    record = K[key] if key >= 0 else -1
+def publication_of(w: Any, key: int, entry: int) -> int:
+    """The publication under this key that an entry of `publication_pages` belongs to, or -1."""
+    record = w.keys[key] if key >= 0 else -1
     while record >= 0:
-        if PB[record].off <= entry < PB[record].off + PB[record].n:
+        if w.publications[record].off <= entry < w.publications[record].off + w.publications[record].n:
             return int(record)
-        record = PB[record].older
+        record = w.publications[record].older
     return -1
 
 
-@kernel
-def publish(
-    S: Any, P: Any, PB: Any, PP: Any, K: Any, CT: Any, G1: Any,
-    ev: int, pool: int, off: int, n: int, actor: int, key: int, digest: int,
-) -> None:  # fmt: skip
+def publish(w: Any, ev: int, pool: int, off: int, n: int, actor: int, key: int, digest: int) -> None:
     """Pages become findable under a key; the generations that they had are kept with it."""
-    record = CT.pubs
-    CT.pubs += 1
-    start = CT.pub_pages
-    CT.pub_pages += n
-    PB[record].ev = ev
-    PB[record].pool = pool
-    PB[record].off = start
-    PB[record].n = n
-    PB[record].actor = actor
-    PB[record].digest = digest
-    PB[record].older = K[key]
-    K[key] = record
-    base = P[pool].base
+    record = w.count.publications
+    w.count.publications += 1
+    start = w.count.publication_pages
+    w.count.publication_pages += n
+    w.publications[record].ev = ev
+    w.publications[record].pool = pool
+    w.publications[record].off = start
+    w.publications[record].n = n
+    w.publications[record].actor = actor
+    w.publications[record].digest = digest
+    w.publications[record].older = w.keys[key]
+    w.keys[key] = record
+    base = w.pools[pool].base
     for i in range(n):
-        page = G1[off + i]
-        PP[start + i].page = page
-        PP[start + i].gen = S[base + page].gen
-        PP[start + i].pool = pool
-        S[base + page].flags |= PF_PUBLISHED
+        page = w.listed[off + i]
+        w.publication_pages[start + i].page = page
+        w.publication_pages[start + i].gen = w.pages[base + page].gen
+        w.publication_pages[start + i].pool = pool
+        w.pages[base + page].flags |= PF_PUBLISHED
 
 
-@kernel
-def admits(
-    S: Any, C: Any, A: Any, P: Any, PB: Any, PP: Any, K: Any,
-    pool: int, page: int, actor: int, key: int, digest: int, has_key: bool, previous: int,
-) -> int:  # fmt: skip
-    """Entry of PP (>= 0) or -2 when a share admits reads of this page, -1 when it does not.
+def admits(w: Any, pool: int, page: int, actor: int, key: int, digest: int, has_key: bool, previous: int) -> int:
+    """Entry of `publication_pages` (>= 0) or -2 when a share admits reads of this page, -1 when it does not.
 
     `previous` is the entry of the page before it in the same share, which makes the usual run a single step.
     """
-    g = P[pool].base + page
-    owner = S[g].owner
-    if owner >= 0 and (A[owner].type == T_SESSION or A[owner].type == T_SNAPSHOT):
-        return -2 if A[owner].tenant == A[actor].tenant else -1
+    g = w.pools[pool].base + page
+    owner = w.pages[g].owner
+    if owner >= 0 and (w.actors[owner].type == T_SESSION or w.actors[owner].type == T_SNAPSHOT):
+        return -2 if w.actors[owner].tenant == w.actors[actor].tenant else -1
     if not has_key:
-        writer = S[g].writer
-        return -2 if writer >= 0 and A[writer].tenant == A[actor].tenant else -1
+        writer = w.pages[g].writer
+        return -2 if writer >= 0 and w.actors[writer].tenant == w.actors[actor].tenant else -1
     entry = -1
     record = -1
     if (
         previous >= 0
-        and PP[previous + 1].page == page
-        and PP[previous + 1].gen == S[g].gen
-        and PP[previous + 1].pool == pool
+        and w.publication_pages[previous + 1].page == page
+        and w.publication_pages[previous + 1].gen == w.pages[g].gen
+        and w.publication_pages[previous + 1].pool == pool
     ):
         entry = previous + 1
-        record = publication_of(PB, K, key, entry)
+        record = publication_of(w, key, entry)
     if record < 0:
-        entry = find_publication(S, P, PB, PP, K, key, pool, page)
-        record = publication_of(PB, K, key, entry)
+        entry = find_publication(w, key, pool, page)
+        record = publication_of(w, key, entry)
     if record < 0:
-        return -2 if not P[pool].known and C[g].alloc_ev < 0 else -1
-    published = PB[record].digest
+        return -2 if not w.pools[pool].known and w.cold[g].alloc_ev < 0 else -1
+    published = w.publications[record].digest
     if digest >= 0 and published >= 0 and digest != published:
         return -1
     return entry
 
 
-@kernel
 def share(
-    S: Any, C: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, PB: Any, PP: Any, K: Any, CT: Any, G1: Any,
-    ev: int, pool: int, off: int, n: int, actor: int, rp: int, key: int, digest: int, tok0: int, tok1: int,
+    w: Any,
+    ev: int,
+    pool: int,
+    off: int,
+    n: int,
+    actor: int,
+    rp: int,
+    key: int,
+    digest: int,
+    tok0: int,
+    tok1: int,
     has_key: bool,
-) -> None:  # fmt: skip
+) -> None:
     """A request attaches to pages that exist already."""
-    base = P[pool].base
-    record = CT.shares
-    CT.shares += 1
-    start = CT.share_pages
-    CT.share_pages += n
-    if R[rp].held == 0:
-        R[rp].began = ev
-    first = R[rp].next if tok0 < 0 else tok0 // P[pool].tokens
-    earlier = R[rp].share >= 0
+    base = w.pools[pool].base
+    record = w.count.shares
+    w.count.shares += 1
+    start = w.count.share_pages
+    w.count.share_pages += n
+    if w.pairs[rp].held == 0:
+        w.pairs[rp].began = ev
+    first = w.pairs[rp].next if tok0 < 0 else tok0 // w.pools[pool].tokens
+    earlier = w.pairs[rp].share >= 0
     previous = -1
     for i in range(n):
-        page = G1[off + i]
+        page = w.listed[off + i]
         g = base + page
-        gen = S[g].gen
-        entry = admits(S, C, A, P, PB, PP, K, pool, page, actor, key, digest, has_key, previous)
+        gen = w.pages[g].gen
+        entry = admits(w, pool, page, actor, key, digest, has_key, previous)
         previous = entry if entry >= 0 else -1
-        SP[start + i].page = page
-        SP[start + i].gen = gen
-        SP[start + i].flags = 1 if entry != -1 else 0
-        if S[g].owner == actor or (earlier and share_of(R, SH, SP, rp, page, gen, first + i) >= 0):
-            SP[start + i].gen = -1  # it holds the page already; one hold is released by one free
-            if S[g].owner != actor:
-                old = share_of(R, SH, SP, rp, page, gen, first + i)
-                SP[old].flags |= SP[start + i].flags
+        w.share_pages[start + i].page = page
+        w.share_pages[start + i].gen = gen
+        w.share_pages[start + i].flags = 1 if entry != -1 else 0
+        if w.pages[g].owner == actor or (earlier and share_of(w, rp, page, gen, first + i) >= 0):
+            w.share_pages[start + i].gen = -1  # it holds the page already; one hold is released by one free
+            if w.pages[g].owner != actor:
+                old = share_of(w, rp, page, gen, first + i)
+                w.share_pages[old].flags |= w.share_pages[start + i].flags
         else:
-            S[g].sharers += 1
-            R[rp].held += 1
-    SH[record].actor = actor
-    SH[record].pool = pool
-    SH[record].off = start
-    SH[record].n = n
-    SH[record].tok0 = tok0
-    SH[record].tok1 = tok1
-    SH[record].ev = ev
-    SH[record].ord = first
-    SH[record].next = R[rp].share
-    R[rp].share = record
-    if first + n > R[rp].next:
-        R[rp].next = first + n
+            w.pages[g].sharers += 1
+            w.pairs[rp].held += 1
+    w.shares[record].actor = actor
+    w.shares[record].pool = pool
+    w.shares[record].off = start
+    w.shares[record].n = n
+    w.shares[record].tok0 = tok0
+    w.shares[record].tok1 = tok1
+    w.shares[record].ev = ev
+    w.shares[record].ord = first
+    w.shares[record].next = w.pairs[rp].share
+    w.pairs[rp].share = record
+    if first + n > w.pairs[rp].next:
+        w.pairs[rp].next = first + n

@@ -75,9 +75,38 @@ FACT_PAGE = _record("i4", "row page gen lo hi")
 
 COUNTERS = _record(
     "i8",
-    "facts facts0 pages layers layer_free nodes node_free shares share_pages pubs pub_pages transfers transfer_pages "
-    "reads read_pages steps depth page_events orphan_ns ev0 scratch time",
+    "facts facts0 fact_pages layers layer_free open_writes open_write_free shares share_pages publications "
+    "publication_pages transfers transfer_pages reads read_pages steps depth page_events orphan_ns ev0 scratch time",
 )
+
+TABLES = {
+    "events": EVENT,
+    "pages": PAGE,
+    "cold": COLD,
+    "layers": LAYER,
+    "open_writes": OPEN_WRITE,
+    "actors": ACTOR,
+    "pairs": PAIR,
+    "pools": POOL,
+    "shares": SHARE,
+    "share_pages": SHARE_PAGE,
+    "publications": PUBLICATION,
+    "publication_pages": PUBLICATION_PAGE,
+    "transfers": TRANSFER,
+    "transfer_pages": TRANSFER_PAGE,
+    "transfer_ids": TRANSFER_ID,
+    "reads": READ,
+    "read_pages": READ_PAGE,
+    "steps": STEP,
+    "scratch": PIECE,
+    "facts": FACT,
+    "fact_pages": FACT_PAGE,
+    "count": COUNTERS,
+}
+"""The tables of the world that the kernel is given as `w`. `count` is one record: how far the others are filled."""
+
+LISTS = {"keys": "i8", "listed": "u4", "listed_too": "u4", "generations": "i8"}
+"""Plain arrays beside them. `keys`: newest publication of each cache key; the others: lists that events point into."""
 
 N_STEPS = 4096
 NOBODY = 0  # actor 0: dummy writes, padding, an engine that names no request
@@ -118,7 +147,7 @@ OP_FORWARD, OP_TRANSFER, OP_LOAD, OP_COPY, OP_SCRUB, OP_DUMMY, OP_DECODE, OP_PRE
 PH_WHOLE, PH_BEGIN, PH_END = range(3)
 
 # event flags
-F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE, F_LOSS = (1 << n for n in range(7))
+F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE, F_LOSS, F_START = (1 << n for n in range(8))
 
 # page flags
 PF_KNOWN, PF_RESERVED, PF_OPEN_WRITE, PF_CO, PF_PUBLISHED = (1 << n for n in range(5))

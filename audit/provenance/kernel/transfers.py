@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvwitness.audit.provenance.jit import kernel
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layers import NEVER, resolve
 from kvwitness.audit.provenance.kernel.layout import (
@@ -30,7 +29,6 @@ from kvwitness.audit.provenance.kernel.reads import (
 )
 
 
-@kernel
 def first_page(n: int, tok0: int, tok1: int, tokens: int) -> int:
     """The table place of the first of n pages of a movement: 0, unless they are too few to start there."""
     if tok0 <= 0 or n * tokens >= tok1:
@@ -38,162 +36,162 @@ def first_page(n: int, tok0: int, tok1: int, tokens: int) -> int:
     return tok0 // tokens
 
 
-@kernel
 def begin_transfer(
-    S: Any, R: Any, P: Any, TR: Any, TP: Any, TX: Any, CT: Any, G1: Any, G2: Any, GS: Any,
-    ev: int, transfer: int, actor: int, src_pool: int, s_off: int, s_n: int, dst_pool: int, d_off: int, d_n: int,
-    rp2: int, tok0: int, tok1: int, gen_off: int, gen_n: int,
-) -> None:  # fmt: skip
+    w: Any,
+    ev: int,
+    transfer: int,
+    actor: int,
+    src_pool: int,
+    s_off: int,
+    s_n: int,
+    dst_pool: int,
+    d_off: int,
+    d_n: int,
+    rp2: int,
+    tok0: int,
+    tok1: int,
+    gen_off: int,
+    gen_n: int,
+) -> None:
     """A transfer is announced or begins. A begin after an offer keeps the generations of the offer."""
-    record = CT.transfers
-    CT.transfers += 1
-    older = TX[transfer].head
-    start = CT.transfer_pages
-    CT.transfer_pages += s_n + d_n
-    TR[record].actor = actor
-    TR[record].src_pool = src_pool
-    TR[record].s_off = start
-    TR[record].s_n = s_n
-    TR[record].dst_pool = dst_pool
-    TR[record].d_off = start + s_n
-    TR[record].d_n = d_n
-    TR[record].s_first = first_page(s_n, tok0, tok1, P[src_pool].tokens) if src_pool >= 0 else 0
-    TR[record].d_first = first_page(d_n, tok0, tok1, P[dst_pool].tokens) if dst_pool >= 0 else 0
-    TR[record].tok0 = tok0
-    TR[record].tok1 = tok1
-    TR[record].ev = ev
-    TR[record].state = 0
-    TR[record].id = transfer
-    TR[record].older = older
-    TR[record].lease = -1
+    record = w.count.transfers
+    w.count.transfers += 1
+    older = w.transfer_ids[transfer].head
+    start = w.count.transfer_pages
+    w.count.transfer_pages += s_n + d_n
+    w.transfers[record].actor = actor
+    w.transfers[record].src_pool = src_pool
+    w.transfers[record].s_off = start
+    w.transfers[record].s_n = s_n
+    w.transfers[record].dst_pool = dst_pool
+    w.transfers[record].d_off = start + s_n
+    w.transfers[record].d_n = d_n
+    w.transfers[record].s_first = first_page(s_n, tok0, tok1, w.pools[src_pool].tokens) if src_pool >= 0 else 0
+    w.transfers[record].d_first = first_page(d_n, tok0, tok1, w.pools[dst_pool].tokens) if dst_pool >= 0 else 0
+    w.transfers[record].tok0 = tok0
+    w.transfers[record].tok1 = tok1
+    w.transfers[record].ev = ev
+    w.transfers[record].state = 0
+    w.transfers[record].id = transfer
+    w.transfers[record].older = older
+    w.transfers[record].lease = -1
     same_offer = (
         older >= 0
-        and TR[older].dst_pool < 0
-        and TR[older].actor == actor
-        and TR[older].s_n == s_n
-        and TR[older].src_pool == src_pool
+        and w.transfers[older].dst_pool < 0
+        and w.transfers[older].actor == actor
+        and w.transfers[older].s_n == s_n
+        and w.transfers[older].src_pool == src_pool
     )
     if same_offer:
-        TR[record].ev = TR[older].ev
+        w.transfers[record].ev = w.transfers[older].ev
     for i in range(s_n):
-        page = G1[s_off + i]
-        gen = S[P[src_pool].base + page].gen
+        page = w.listed_too[s_off + i]
+        gen = w.pages[w.pools[src_pool].base + page].gen
         if gen_n == 1:
-            gen = GS[gen_off]
+            gen = w.generations[gen_off]
         elif i < gen_n:
-            gen = GS[gen_off + i]
-        elif same_offer and TP[TR[older].s_off + i].page == page:
-            gen = TP[TR[older].s_off + i].gen
-        TP[start + i].page = page
-        TP[start + i].gen = gen
-        TP[start + i].origin = -1
-        TP[start + i].flags = 0
+            gen = w.generations[gen_off + i]
+        elif same_offer and w.transfer_pages[w.transfers[older].s_off + i].page == page:
+            gen = w.transfer_pages[w.transfers[older].s_off + i].gen
+        w.transfer_pages[start + i].page = page
+        w.transfer_pages[start + i].gen = gen
+        w.transfer_pages[start + i].origin = -1
+        w.transfer_pages[start + i].flags = 0
     for i in range(d_n):
-        TP[start + s_n + i].page = G2[d_off + i]
-    TX[transfer].head = record
+        w.transfer_pages[start + s_n + i].page = w.listed_too[d_off + i]
+    w.transfer_ids[transfer].head = record
     if rp2 >= 0:
-        R[rp2].transfer = record
+        w.pairs[rp2].transfer = record
 
 
-@kernel
-def source_page(
-    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any, TR: Any,
-    TP: Any, ev: int, record: int, i: int, lo: int, hi: int, rp1: int, expired: int,
-) -> None:  # fmt: skip
-    """The read of source page i is complete: late or not, and whose content left with it (kept in TP)."""
-    j = TR[record].s_off + i
-    if TP[j].flags & 1:
+def source_page(w: Any, ev: int, record: int, i: int, lo: int, hi: int, rp1: int, expired: int) -> None:
+    """The read of source page i is complete: late or not, and whose content left with it (kept in `transfer_pages`)."""
+    j = w.transfers[record].s_off + i
+    if w.transfer_pages[j].flags & 1:
         return
-    TP[j].flags |= 1
-    pool = TR[record].src_pool
-    page, gen = TP[j].page, TP[j].gen
-    g = P[pool].base + page
-    actor = TR[record].actor
-    first_place = TR[record].s_first
-    if S[g].flags & PF_RESERVED:
+    w.transfer_pages[j].flags |= 1
+    pool = w.transfers[record].src_pool
+    page, gen = w.transfer_pages[j].page, w.transfer_pages[j].gen
+    g = w.pools[pool].base + page
+    actor = w.transfers[record].actor
+    first_place = w.transfers[record].s_first
+    if w.pages[g].flags & PF_RESERVED:
         return
-    other = late_read_page(
-        S, C, L, A, R, SH, SP, SCR, FR, FG, CT, ev, g, page, pool, lo, hi, actor, rp1, TR[record].ev, gen, expired
-    )  # fmt: skip
+    other = late_read_page(w, ev, g, page, pool, lo, hi, actor, rp1, w.transfers[record].ev, gen, expired)
     if other >= 0:
-        TP[j].origin = other
-        TP[j].flags |= 16 if P[pool].gap_ev >= C[g].alloc_ev and P[pool].gap_ev >= 0 else 2
+        w.transfer_pages[j].origin = other
+        w.transfer_pages[j].flags |= (
+            16 if w.pools[pool].gap_ev >= w.cold[g].alloc_ev and w.pools[pool].gap_ev >= 0 else 2
+        )
         return
-    if S[g].gen == 0 and S[g].owner < 0 and S[g].hi == 0:
+    if w.pages[g].gen == 0 and w.pages[g].owner < 0 and w.pages[g].hi == 0:
         return  # a store of which nothing is on record gives no origin
-    n = resolve(S, L, SCR, g, lo, hi)
-    share, s_lo, s_hi = attachment(S, A, R, SH, SP, g, page, actor, rp1, first_place + i, P[pool].tokens)
+    n = resolve(w, g, lo, hi)
+    share, s_lo, s_hi = attachment(w, g, page, actor, rp1, first_place + i, w.pools[pool].tokens)
     if share:
-        n = split_by_share(S, SCR, g, n, s_lo, s_hi)
-    lost = P[pool].gap_ev >= C[g].alloc_ev and P[pool].gap_ev >= 0
+        n = split_by_share(w, g, n, s_lo, s_hi)
+    lost = w.pools[pool].gap_ev >= w.cold[g].alloc_ev and w.pools[pool].gap_ev >= 0
     for k in range(n):
-        w, wgen, flags, origin = SCR[k].writer, SCR[k].gen, SCR[k].flags, SCR[k].origin
-        if w == NEVER or w < 0:
-            unknown = flags & LF_UNKNOWN or not S[g].flags & PF_KNOWN or lost
-            TP[j].flags |= 16 if unknown else 8
+        writer, wgen, flags, origin = w.scratch[k].writer, w.scratch[k].gen, w.scratch[k].flags, w.scratch[k].origin
+        if writer == NEVER or writer < 0:
+            unknown = flags & LF_UNKNOWN or not w.pages[g].flags & PF_KNOWN or lost
+            w.transfer_pages[j].flags |= 16 if unknown else 8
             continue
-        part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
-        how = standing(S, g, actor, w, wgen, flags, part)
+        part = share if w.scratch[k].lo >= s_lo and w.scratch[k].hi <= s_hi else 0
+        how = standing(w, g, actor, writer, wgen, flags, part)
         if how == FOREIGN or how == UNWRITTEN:
-            TP[j].origin = w
-            TP[j].flags |= 16 if lost else 2
+            w.transfer_pages[j].origin = writer
+            w.transfer_pages[j].flags |= 16 if lost else 2
         elif how == SOUND or how == SHARED or how == STALE_OWN:
             if flags & LF_FOREIGN_ORIGIN:
-                TP[j].origin = origin
-                TP[j].flags |= 2
-            elif flags & LF_TAINT and not TP[j].flags & 2:
-                TP[j].origin = origin if origin >= 0 else w
-                TP[j].flags |= 4
+                w.transfer_pages[j].origin = origin
+                w.transfer_pages[j].flags |= 2
+            elif flags & LF_TAINT and not w.transfer_pages[j].flags & 2:
+                w.transfer_pages[j].origin = origin if origin >= 0 else writer
+                w.transfer_pages[j].flags |= 4
 
 
-@kernel
-def settle_source(
-    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any, TR: Any,
-    TP: Any, ev: int, record: int, pos0: int, pos1: int, rp1: int, time: int,
-) -> int:  # fmt: skip
+def settle_source(w: Any, ev: int, record: int, pos0: int, pos1: int, rp1: int, time: int) -> int:
     """The source pages that hold positions [pos0, pos1) of a transfer have been read; how many were not plain."""
-    if TR[record].s_n == 0:
+    if w.transfers[record].s_n == 0:
         return 0
     dirty = 0
-    tokens = P[TR[record].src_pool].tokens
-    actor, lease = TR[record].actor, TR[record].lease
+    tokens = w.pools[w.transfers[record].src_pool].tokens
+    actor, lease = w.transfers[record].actor, w.transfers[record].lease
     expired = 1 if 0 <= lease < time else 0
-    first = TR[record].s_first
-    end = TR[record].tok1
-    for i in range(max(0, pos0 // tokens - first), min(TR[record].s_n, (pos1 - 1) // tokens - first + 1)):
+    first = w.transfers[record].s_first
+    end = w.transfers[record].tok1
+    for i in range(max(0, pos0 // tokens - first), min(w.transfers[record].s_n, (pos1 - 1) // tokens - first + 1)):
         start = (first + i) * tokens
         hi = tokens if end < 0 else max(0, min(tokens, end - start))
-        entry = TP[TR[record].s_off + i]
-        page = S[P[TR[record].src_pool].base + entry.page]
+        entry = w.transfer_pages[w.transfers[record].s_off + i]
+        page = w.pages[w.pools[w.transfers[record].src_pool].base + entry.page]
         own = page.owner == actor and page.writer == actor and page.lflags == 0 and page.origin < 0
         if own and page.gen == entry.gen and page.lgen == page.gen and page.lo == 0 and page.hi >= hi and not expired:
             entry.flags |= 1  # its own complete content, still held: nothing to travel with it
             continue
-        source_page(
-            S, C, L, A, R, P, SH, SP, SCR, FR, FG, CT, TR, TP, ev, record, i, 0, hi, rp1, expired
-        )  # fmt: skip
+        source_page(w, ev, record, i, 0, hi, rp1, expired)
         if entry.flags & ~1:
             dirty += 1
     return dirty
 
 
-@kernel
-def origin_of(P: Any, TR: Any, TP: Any, record: int, pos0: int, pos1: int) -> tuple[int, int]:
+def origin_of(w: Any, record: int, pos0: int, pos1: int) -> tuple[int, int]:
     """Origin actor and layer flags of what arrived for positions [pos0, pos1): (-1, 0) when it is the request's own."""
-    if TR[record].s_n == 0:
+    if w.transfers[record].s_n == 0:
         return -1, 0
-    tokens = P[TR[record].src_pool].tokens
-    first = TR[record].s_first
+    tokens = w.pools[w.transfers[record].src_pool].tokens
+    first = w.transfers[record].s_first
     taint = -1
     blank = 0
-    for i in range(max(0, pos0 // tokens - first), min(TR[record].s_n, (pos1 - 1) // tokens - first + 1)):
-        j = TR[record].s_off + i
-        if TP[j].flags & 2:
-            return int(TP[j].origin), LF_FOREIGN_ORIGIN
-        if TP[j].flags & 24:
-            blank = LF_UNKNOWN if TP[j].flags & 16 else LF_BLANK
-        if TP[j].flags & 4:
-            taint = int(TP[j].origin)
+    for i in range(max(0, pos0 // tokens - first), min(w.transfers[record].s_n, (pos1 - 1) // tokens - first + 1)):
+        j = w.transfers[record].s_off + i
+        if w.transfer_pages[j].flags & 2:
+            return int(w.transfer_pages[j].origin), LF_FOREIGN_ORIGIN
+        if w.transfer_pages[j].flags & 24:
+            blank = LF_UNKNOWN if w.transfer_pages[j].flags & 16 else LF_BLANK
+        if w.transfer_pages[j].flags & 4:
+            taint = int(w.transfer_pages[j].origin)
     if blank:
         return -1, blank
     if taint >= 0:
@@ -201,57 +199,63 @@ def origin_of(P: Any, TR: Any, TP: Any, record: int, pos0: int, pos1: int) -> tu
     return -1, 0
 
 
-@kernel
-def record_for(TR: Any, TP: Any, R: Any, rp: int, page: int, actor: int, place: int) -> int:
+def record_for(w: Any, rp: int, page: int, actor: int, place: int) -> int:
     """The latest transfer of this request that names the destination page, or -1; `place` is where to look first."""
-    record = R[rp].transfer if rp >= 0 else -1
-    if record >= 0 and TR[record].actor == actor:
-        k = place - TR[record].d_first
-        if 0 <= k < TR[record].d_n and TP[TR[record].d_off + k].page == page:
+    record = w.pairs[rp].transfer if rp >= 0 else -1
+    if record >= 0 and w.transfers[record].actor == actor:
+        k = place - w.transfers[record].d_first
+        if 0 <= k < w.transfers[record].d_n and w.transfer_pages[w.transfers[record].d_off + k].page == page:
             return int(record)
     while record >= 0:
-        if TR[record].actor == actor:
-            for j in range(TR[record].d_off, TR[record].d_off + TR[record].d_n):
-                if TP[j].page == page:
+        if w.transfers[record].actor == actor:
+            for j in range(w.transfers[record].d_off, w.transfers[record].d_off + w.transfers[record].d_n):
+                if w.transfer_pages[j].page == page:
                     return int(record)
-        record = TR[record].older
+        record = w.transfers[record].older
     return -1
 
 
-@kernel
-def check_done(
-    S: Any, C: Any, L: Any, A: Any, R: Any, P: Any, SH: Any, SP: Any, SCR: Any, FR: Any, FG: Any, CT: Any, TR: Any,
-    TP: Any, ev: int, record: int, tokens_claimed: int, rp2: int,
-) -> None:  # fmt: skip
+def check_done(w: Any, ev: int, record: int, tokens_claimed: int, rp2: int) -> None:
     """`done` claims positions up to `tokens_claimed`: each destination page must hold complete writes of them."""
-    pool = TR[record].dst_pool
+    pool = w.transfers[record].dst_pool
     if pool < 0:
         return
-    tokens = P[pool].tokens
-    lower = max(0, TR[record].tok0)
-    for i in range(TR[record].d_n):
-        page = TP[TR[record].d_off + i].page
-        g = P[pool].base + page
-        if S[g].flags & PF_RESERVED:
+    tokens = w.pools[pool].tokens
+    lower = max(0, w.transfers[record].tok0)
+    for i in range(w.transfers[record].d_n):
+        page = w.transfer_pages[w.transfers[record].d_off + i].page
+        g = w.pools[pool].base + page
+        if w.pages[g].flags & PF_RESERVED:
             continue
-        place = TR[record].d_first + i
+        place = w.transfers[record].d_first + i
         lo, hi = rows_of(place, 0, tokens_claimed, tokens)
         lo = max(lo, lower - place * tokens)
         if hi <= lo or place * tokens >= tokens_claimed:
             continue
-        actor = TR[record].actor
-        share, s_lo, s_hi = attachment(S, A, R, SH, SP, g, page, actor, rp2, place, tokens)
-        n = resolve(S, L, SCR, g, lo, hi)
+        actor = w.transfers[record].actor
+        share, s_lo, s_hi = attachment(w, g, page, actor, rp2, place, tokens)
+        n = resolve(w, g, lo, hi)
         if share:
-            n = split_by_share(S, SCR, g, n, s_lo, s_hi)
+            n = split_by_share(w, g, n, s_lo, s_hi)
         for k in range(n):
-            part = share if SCR[k].lo >= s_lo and SCR[k].hi <= s_hi else 0
-            if SCR[k].writer == actor and SCR[k].gen == S[g].gen:
+            part = share if w.scratch[k].lo >= s_lo and w.scratch[k].hi <= s_hi else 0
+            if w.scratch[k].writer == actor and w.scratch[k].gen == w.pages[g].gen:
                 continue  # it arrived; what arrived is another question
-            how = standing(S, g, actor, SCR[k].writer, SCR[k].gen, SCR[k].flags, part)
+            how = standing(w, g, actor, w.scratch[k].writer, w.scratch[k].gen, w.scratch[k].flags, part)
             if how != SOUND and how != SHARED:
                 emit(
-                    FR, FG, CT, X_FALSE_DONE, ev, actor, -1, TR[record].ev, C[g].alloc_ev, pool, page, S[g].gen,
-                    SCR[k].lo, SCR[k].hi, 0,
-                )  # fmt: skip
+                    w,
+                    X_FALSE_DONE,
+                    ev,
+                    actor,
+                    -1,
+                    w.transfers[record].ev,
+                    w.cold[g].alloc_ev,
+                    pool,
+                    page,
+                    w.pages[g].gen,
+                    w.scratch[k].lo,
+                    w.scratch[k].hi,
+                    0,
+                )
                 break
