@@ -4,13 +4,18 @@ decode over pages that hold other tenants' content (sgl-project/sglang#30233). B
 from __future__ import annotations
 
 import importlib.util
+import io
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from kvwitness.audit.trace.writer import write_jsonl
 from kvwitness.gpu_tracer.engines import sglang as adapter
 from tests.engines.judged import Judged, judged
 from tests.engines.sglang.pair import PAGE_TOKENS, Pair
+from tests.engines.sglang.record import foreign_reads
 from tests.engines.sglang.traffic import Gateway, Sent, healthy, oversize
 
 _, VERSION = adapter.ENGINE.installed() or ("", "")
@@ -27,6 +32,8 @@ class Run:
     healthy: list[Sent]
     refused: Sent
     record: Judged
+    lines: list[str]
+    """The record as a trace."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +46,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         healthy(gateway)
         before = list(gateway.sent)
         refused = oversize(gateway, "t-cedar", 600)
-    return Run(before, refused, judged(rings, work))
+    record = judged(rings, work)
+    trace = io.BytesIO()
+    write_jsonl(record.events.sort("time_ns", "source", "seq").to_arrow(), trace)
+    return Run(before, refused, record, trace.getvalue().decode().splitlines())
 
 
 def test_both_servers_answer_as_if_all_were_well(run: Run) -> None:
@@ -60,22 +70,32 @@ def test_nothing_is_missing_from_the_record(run: Run) -> None:
 
 
 def test_the_request_the_pages_the_positions_and_the_tenants_are_named(run: Run) -> None:
-    assert run.record.verdicts[run.refused.name] == "leak"
-    by_rule = {f["rule"]: f for f in run.record.findings if f.get("request") == run.refused.name}
-    assert by_rule.keys() >= {
+    name = run.refused.name
+    assert run.record.verdicts[name] == "leak"
+    findings = [f for f in run.record.findings if f.get("request") == name]
+    assert {f["rule"] for f in findings} >= {
         "unwritten-page-read", "uncovered-read", "over-limit-success", "served-after-refusal", "status-mismatch",
         "false-transfer-complete",
     }  # fmt: skip
     (announced,) = [
-        row["dst_announced"] for row in run.record.rows("transfer.begin")
-        if row["request"] == run.refused.name and "src_pages" not in row
-    ]  # fmt: skip
-    assert len(announced) == -(-600 // PAGE_TOKENS)
-    unwritten = by_rule["unwritten-page-read"]
-    assert set(unwritten["pages"]) <= set(announced)
-    assert len(set(unwritten["pages"])) >= len(announced) - 2  # the first has one position of its own, the last a token
-    assert set(unwritten["other_tenants"]) <= {"t-ash", "t-birch"}
-    assert unwritten["other_tenants"]
+        row["dst_announced"]
+        for row in run.record.rows("transfer.begin")
+        if row["request"] == name and "src_pages" not in row
+    ]
+    assert len(announced) == -(-run.refused.tokens // PAGE_TOKENS)
+    unwritten = [f for f in findings if f["rule"] == "unwritten-page-read"]
+    # One position was sent, and those behind the prompt are decode's own.
+    assert sum(int(re.findall(r"read (\d+) positions", f["why"])[0]) for f in unwritten) == run.refused.tokens - 1
+    assert {page for f in unwritten for page in _pages(f)} == set(announced)
+    tenants = {tenant for f in unwritten if f["verdict"] == "leak" for tenant in f["other_tenants"]}
+    assert tenants == foreign_reads(run.lines)[name]
+    assert tenants
+
+
+def _pages(finding: dict[str, Any]) -> set[int]:
+    """The pages that a finding names."""
+    listed = finding["pages"]
+    return {p for item in listed for p in (range(item[0], item[1] + 1) if isinstance(item, list) else (item,))}
 
 
 def test_what_was_sent_never_stands_in_the_record(run: Run) -> None:
