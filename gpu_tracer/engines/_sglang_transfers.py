@@ -68,6 +68,7 @@ class Transfers:
         size = view.page_tokens
         first = start // size
         end = min(prompt, (first + count) * size)
+        self.chunk = (seen, (first + count) * size, prompt)  # a chunk may be handed over in several parts
         sending = self.sends.setdefault(room, Sending(seen))
         sending.tokens = max(sending.tokens, end)
         if isinstance(where, slice):

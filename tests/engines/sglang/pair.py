@@ -63,10 +63,11 @@ class Server:
         self.log = work / f"{name}.log"
         libs = Path(sys.prefix) / "lib/debian"
         paths = [libs / "usr/lib/x86_64-linux-gnu", libs / "lib/x86_64-linux-gnu"]
+        packages = [HERE / "shims", HERE.parents[2], os.environ.get("PYTHONPATH", "")]
         set_up = {
             "KVWITNESS_RING_DIR": str(rings), "KVWITNESS_ENGINE": name, "KVWITNESS_CLOCK_UNCERTAINTY_S": "1e-6",
             "SGLANG_USE_CPU_ENGINE": "1", "MC_FORCE_TCP": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1",
-            "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([str(HERE / "shims"), str(HERE.parents[2])]),
+            "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(map(str, packages)),
             "LD_LIBRARY_PATH": os.pathsep.join([*map(str, paths), os.environ.get("LD_LIBRARY_PATH", "")]),
         }  # fmt: skip
         command = [
@@ -95,7 +96,7 @@ class Server:
                 time.sleep(0.5)
         raise RuntimeError(f"no server after {seconds} s:\n{self.log.read_text(errors='replace')[-4000:]}")
 
-    def post(self, body: dict[str, Any], seconds: float = 60) -> Answer:
+    def post(self, body: dict[str, Any], seconds: float = 240) -> Answer:
         """Send a request to `/generate`; status 0 where no answer comes in time."""
         data = json.dumps(body).encode()
         request = urllib.request.Request(
@@ -155,7 +156,7 @@ class Pair:
         self.prefill.stop()
 
     def ask(
-        self, name: str, tokens: Sequence[int], *, new: int = 8, seconds: float = 60, **more: Any
+        self, name: str, tokens: Sequence[int], *, new: int = 8, seconds: float = 240, **more: Any
     ) -> tuple[Answer, Answer]:
         """Send a prompt to both; what prefill and decode answered."""
         self._room += 1

@@ -1,6 +1,11 @@
-"""Lets a torchvision built for CUDA be imported beside a torch for CPUs: declares the operators it looks for."""
+"""What SGLang takes for granted on a machine with a GPU.
+
+A torchvision built for CUDA is to be imported beside a torch for CPUs: the operators it looks for are declared. And
+0.5.23 hands page numbers to Mooncake in pinned memory, which needs a GPU: it is told not to.
+"""
 
 import importlib.abc
+import importlib.util
 import sys
 
 
@@ -15,4 +20,20 @@ class _Vision(importlib.abc.MetaPathFinder):
                 sys._kept.define(operator + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-sys.meta_path.insert(0, _Vision())
+class _Mooncake(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "sglang.srt.disaggregation.mooncake.conn":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def unpinned(module):
+            execute(module)
+            module.MooncakeKVSender.supports_host_tensor_indices = False
+
+        spec.loader.exec_module = unpinned
+        return spec
+
+
+sys.meta_path[:0] = [_Vision(), _Mooncake()]
