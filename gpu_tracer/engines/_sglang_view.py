@@ -29,6 +29,8 @@ REMEMBERED = 100_000
 _ALLOCATORS = ("PagedTokenToKVPoolAllocator", "TokenToKVPoolAllocator")
 """Allocators whose ids are the physical pages; others translate, or keep several pools behind one number."""
 _ROLES = {"prefill": "prefill", "decode": "decode"}
+_LIVE = 4096
+"""From so many live requests on, it is looked whether some of them are over."""
 _MADE_UP_ID = 32
 """Hex digits of the id that SGLang makes for a request whose client gave none."""
 
@@ -64,6 +66,10 @@ class Seen:
     """Whether it waits for a transfer."""
     told: bool = False
     """Whether the engine has answered."""
+    aborting: bool = False
+    """Whether its abort was asked for, and has not been carried out yet."""
+    ended: bool = False
+    """Whether its abort stands in the record; there may be no answer then."""
     digests: list[bytes] = field(default_factory=list)
 
 
@@ -94,6 +100,7 @@ class View:
             self.pool = peer_pool(peer)  # the sender has to find the name by itself
         self.unseen: tuple[str, ...] = ()
         self.live: dict[str, Seen] = {}
+        self._prune_at = _LIVE
         self.names: dict[str, str] = {}
         """Names in use or lately used -> id and room of the request."""
         self.owner: dict[int, Seen] = {}
@@ -130,6 +137,8 @@ class View:
         room = getattr(received, "bootstrap_room", None) if self.role != "unified" else None
         seen = Seen(rid, self._name(rid, room), len(received.input_ids or ()), None if room is None else str(room))
         self.live[rid] = seen
+        if len(self.live) > self._prune_at:
+            self._prune()
         salts = [one for one in (getattr(received, "cache_salt", None), getattr(received, "extra_key", None)) if one]
         salt = "\0".join(map(str, salts)) or None
         hashed = None if salt is None else self.identity.hashed("salt", salt)
@@ -186,6 +195,21 @@ class View:
         """Keep nothing of a request that is answered and holds nothing."""
         if seen.told and not seen.held and not seen.table and self.live.get(seen.id) is seen:
             del self.live[seen.id]
+
+    def aborted(self, seen: Seen) -> None:
+        """Put an abort down that was asked for and is carried out now."""
+        if not seen.aborting:
+            return
+        seen.aborting, seen.ended = False, True
+        if self.speaks:
+            self.tracer.request_aborted(seen.name, by="engine", reason="asked for from outside the scheduler")
+
+    def _prune(self) -> None:
+        """Forget requests that were aborted while they waited: nobody says that they are over."""
+        for seen in list(self.live.values()):
+            if seen.ended and not seen.held and not seen.table:
+                del self.live[seen.id]
+        self._prune_at = max(_LIVE, 2 * len(self.live))
 
     def gap(self, reason: str) -> None:
         """Put down that something was not seen: no request that lives across it can be called clean."""
@@ -292,6 +316,7 @@ class View:
         seen.held.difference_update(kept)
         seen.held.intersection_update(page for page in seen.held if self.owner.get(page) is seen)
         seen.table, seen.read_to, seen.computed, seen.decoding = [], 0, 0, False
+        self.aborted(seen)
         self.forget_if_over(seen)
 
     def why(self, seen: Seen) -> str | None:

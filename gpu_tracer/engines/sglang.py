@@ -104,15 +104,14 @@ def _refusing(request: Any, error_msg: Any = None, status_code: Any = 400, *args
 
 
 def _aborting(scheduler: Any, received: Any, *args: Any, **kwargs: Any) -> None:
+    """Someone wants requests aborted. Those that run do so for a step yet: that is part of it, and told afterwards."""
     if view is None:
         return
     for seen in list(view.live.values()):
-        if (received.abort_all or seen.id.startswith(received.rid)) and not seen.told:
-            if view.speaks:
-                view.tracer.request_aborted(seen.name, by="client", reason="abort request")
-            if seen.request is None:  # it waits, and is dropped without an answer of its own
-                seen.told = True
-                view.forget_if_over(seen)
+        if (received.abort_all or seen.id.startswith(received.rid)) and not (seen.told or seen.ended):
+            seen.aborting = True
+            if not seen.table:
+                view.aborted(seen)
 
 
 def _answering(_: None, result: None, streamer: Any, requests: Any, *args: Any, **kwargs: Any) -> None:
@@ -125,6 +124,7 @@ def _answered(view: View, seen: Seen, request: Any) -> None:
     seen.told = True
     finish = request.finished_reason
     aborted = type(finish).__name__ == "FINISH_ABORT"
+    view.aborted(seen)
     if seen.receiving and transfers is not None:
         transfers.failed(seen)
     code = getattr(finish, "status_code", None)

@@ -35,15 +35,16 @@ class Gateway:
         self._number = 1000
         self.sent: list[Sent] = []
 
-    def send(self, tenant: str, tokens: int, *, shared: int = 0, new: int = 8) -> Sent:
-        """Send a prompt of random tokens; the first `shared` of them are the same in all prompts of the tenant."""
+    def send(self, tenant: str, tokens: int, *, shared: int = 0, new: int = 8, seconds: float = 240) -> Sent:
+        """Send a prompt of random tokens, and wait for so long; the first `shared` of them are the same in all prompts
+        of the tenant."""
         self._number += 1
         name = f"r{self._number}"
         common = random.Random(tenant)
         prompt = [common.randrange(2, 500) for _ in range(shared)]
         prompt += [self._rng.randrange(2, 500) for _ in range(tokens - shared)]
         identity = Identity((self._rings / KEY_FILE).read_bytes())
-        answers = self._pair.ask(name, prompt, new=new, cache_salt=f"salt of {tenant}",
+        answers = self._pair.ask(name, prompt, new=new, seconds=seconds, cache_salt=f"salt of {tenant}",
                                  routing_key=identity.attest(tenant))  # fmt: skip
         self.sent.append(Sent(name, tenant, tokens, *answers))
         return self.sent[-1]
@@ -56,7 +57,7 @@ def healthy(gateway: Gateway, requests: int = HEALTHY) -> None:
         gateway.send(TENANTS[n % len(TENANTS)], tokens, shared=64 if n % 2 else 0, new=8 + n % 30)
 
 
-def oversize(gateway: Gateway, tenant: str, tokens: int) -> Sent:
+def oversize(gateway: Gateway, tenant: str, tokens: int, *, seconds: float = 240) -> Sent:
     """A prompt that is longer than prefill takes, and that decode has room for."""
     assert tokens > LIMIT
-    return gateway.send(tenant, tokens, new=10)
+    return gateway.send(tenant, tokens, new=10, seconds=seconds)
