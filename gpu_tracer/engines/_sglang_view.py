@@ -10,6 +10,7 @@ One object serves one scheduler, in the one thread that SGLang schedules in.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import logging
 import os
 import secrets
@@ -79,7 +80,7 @@ class View:
     def __init__(self, scheduler: Any, identity: Identity, version: str) -> None:
         self.scheduler, self.identity, self.version = scheduler, identity, version
         self.allocator, self.rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
-        args, parallel = scheduler.server_args, scheduler.ps
+        args, parallel = scheduler.server_args, _parallel(scheduler)
         life = secrets.token_hex(4)
         self.engine = os.environ.get(ENGINE_VARIABLE) or f"sglang-{life}"
         rank = int(getattr(parallel, "tp_rank", 0) or 0)
@@ -395,6 +396,13 @@ class View:
         """Put down what decoding has read since the last full page."""
         if seen.decoding and seen.read_to < seen.computed and seen.table:
             self.reading(seen, seen.read_to)
+
+
+def _parallel(scheduler: Any) -> Any:
+    """Where the scheduler's ranks stand: on itself until 0.5.20, in the process since."""
+    if (own := getattr(scheduler, "ps", None)) is not None:
+        return own
+    return importlib.import_module("sglang.srt.runtime_context").get_parallel()
 
 
 def _blind(scheduler: Any) -> str | None:

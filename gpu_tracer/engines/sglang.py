@@ -55,13 +55,13 @@ def register() -> None:
         if version in VERSIONS:
             attachment = attach(ENGINE.hooks, guard)
         else:
-            _refuse(version)
+            _say(f"SGLang {version} is not known to this adapter ({VERSIONS[0]} to {VERSIONS[-1]})")
     except Exception as error:
         _log.warning("not attached to SGLang: %s", type(error).__name__)
 
 
-def _refuse(version: str) -> None:
-    why = f"SGLang {version} is not known to this adapter ({VERSIONS[0]} to {VERSIONS[-1]})"
+def _say(why: str) -> None:
+    """Put down, loudly, that nothing is recorded of this engine."""
     _log.error("nothing is recorded: %s", why)
     tracer = Tracer.from_environment(f"{os.environ.get(ENGINE_VARIABLE) or 'sglang'}/0")
     tracer.gap(dropped=1, reason=f"nothing is recorded: {why}")
@@ -79,7 +79,11 @@ def _scheduler_made(_: None, result: None, scheduler: Any, *args: Any, **kwargs:
     global view, transfers
     if not os.environ.get(DIRECTORY_VARIABLE):
         return  # attached, and then told not to record
-    made = View(scheduler, Identity.from_environment(), " ".join(ENGINE.installed() or ("sglang", "?")))
+    try:
+        made = View(scheduler, Identity.from_environment(), " ".join(ENGINE.installed() or ("sglang", "?")))
+    except Exception as error:
+        _say(f"this scheduler could not be looked at: {type(error).__name__}")
+        raise
     made.unseen = attachment.unseen if attachment is not None else ()
     guard.gap = made.gap
     view, transfers = made, Transfers(made)
@@ -278,8 +282,10 @@ _READS = ("foreign-page-read", "unwritten-page-read", "position-mismatch", "read
 _SHARES = ("cache-key-alias", "foreign-page-read", "prefix-probing", "salt-crossing")
 _TRANSFERS = ("false-transfer-complete", "read-before-ready", "uncovered-read")
 
-VERSIONS = ("0.5.16", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
+VERSIONS = tuple(f"0.5.{n}" for n in range(16, 24))
 """Versions whose classes were looked at, one by one."""
+_RUN = ("0.5.19", "0.5.23")
+"""Those on which the tests with real servers have run."""
 
 
 def hooks(version: str) -> tuple[Hook, ...]:
@@ -290,7 +296,7 @@ def hooks(version: str) -> tuple[Hook, ...]:
         frees = Hook(
             f"{_PAGED}._release_page_ids", ("page.free",), before=_pages_back, unproven=(*_HELD, "orphaned-pages")
         )
-    overrides = ("mori", "nixl") if version in ("0.5.16", "0.5.19") else ()  # they have their own `update_status`
+    overrides = ("mori", "nixl") if version in VERSIONS[:4] else ()  # they have their own `update_status`
     return (
         Hook(f"{_SCHEDULER}.__init__", ("engine.pool", "engine.limits"), after=_scheduler_made,
              unproven=("capacity-drift", "over-limit-success", *_HELD)),
@@ -331,12 +337,12 @@ def hooks(version: str) -> tuple[Hook, ...]:
 
 
 def _engine() -> Engine:
-    bare = Engine(name="sglang", distributions=("sglang",), hooks=(), tested=VERSIONS, how="")
+    bare = Engine(name="sglang", distributions=("sglang",), hooks=(), tested=_RUN, how="")
     _, version = bare.installed() or ("", VERSIONS[-1])
     return Engine(
         name="sglang",
         distributions=("sglang",),
-        tested=VERSIONS,
+        tested=_RUN,
         how="install kvwitness beside it and set KVWITNESS_RING_DIR; SGLang loads the plug-in by itself",
         limits=(
             "Sliding-window, hybrid, state-space and unified pools, speculative decoding, the hierarchical cache and "
