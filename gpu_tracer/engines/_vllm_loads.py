@@ -25,7 +25,7 @@ _SAMPLE = 256
 """Values that are looked at, per page and layer."""
 
 Reads = Callable[[View, Seen, int], None]
-Write = tuple[Seen, int, int, list[int] | int]
+Write = tuple[Seen, int, int, list[int]]
 """A request, the positions [first, end) that a step writes of it, and the pages."""
 
 
@@ -47,20 +47,11 @@ def announce(view: View, seen: Seen, request: Any, table: list[int], first: int,
     ]
     source = _pages(params.get("remote_block_ids")) if remote else None
     view.tracer.transfer_begin(
-        transfer, seen.name, src_pool=f"{params.get('remote_engine_id')}/0/kv" if source else None,
+        transfer, seen.name, src_pool=f"{params.get('remote_engine_id')}/kv" if source else None,
         src_pages=source or None, dst_pool=view.pool, dst_pages=table[: -(-upto // size)], tokens=upto,
         tok=(first, upto), tenant=seen.tenant,
     )  # fmt: skip
     view.targets[seen.id] = pages
-
-
-def without_loading(view: View, plan: Any, writes: list[Write]) -> list[Write]:
-    """Writes of a step but for those of requests that rest on what is loaded in it: they wait for its end."""
-    waiting = [one for one in writes if one[0].load is not None and not one[0].load.asynchronous]
-    if not waiting:
-        return writes
-    view.waiting[id(plan)] = waiting
-    return [one for one in writes if one[0].load is None or one[0].load.asynchronous]
 
 
 def settle(view: View, scheduler: Any, plan: Any, output: Any, reads: Reads) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvwitness.gpu_tracer.cache import CacheRecorder
 from kvwitness.gpu_tracer.engines.identity import ATTESTED, Identity
 from kvwitness.gpu_tracer.tracer import Tracer
 
@@ -56,7 +57,7 @@ class Seen:
     tenant: str | None = None
     salt: str | None = None
     """Keyed hash of it."""
-    ns: dict[str, Any] = field(default_factory=dict)
+    adapter: str | None = None
     table: list[int] = field(default_factory=list)
     read_to: int = 0
     """Positions below it are under an open read."""
@@ -84,27 +85,19 @@ class View:
     def __init__(self, scheduler: Any, identity: Identity, version: str) -> None:
         config = scheduler.vllm_config
         self.scheduler, self.identity = scheduler, identity
-        life = secrets.token_hex(4)
-        self.engine = os.environ.get(ENGINE_VARIABLE) or f"vllm-{life}"
+        self.engine = os.environ.get(ENGINE_VARIABLE) or f"vllm-{secrets.token_hex(4)}"
         rank = int(getattr(config.parallel_config, "data_parallel_rank", 0) or 0)
         self.tracer = Tracer.from_environment(f"{self.engine}/{rank}")
         transfer = getattr(config, "kv_transfer_config", None)
         self.transfers = transfer is not None and getattr(scheduler, "connector", None) is not None
-        # A page number means nothing across two lives of an engine, so a pool's name does not outlive one. The other
-        # side of a transfer knows an engine by the id that vLLM draws for each life.
-        self.pool = (
-            f"{transfer.engine_id}/0/kv"
-            if transfer is not None and self.transfers
-            else f"{self.engine}/{rank}/kv-{life}"
-        )
+        # The other side of a transfer knows an engine by this id alone.
+        named = str(transfer.engine_id) if transfer is not None and self.transfers else f"{self.engine}/{rank}"
+        self.pool = f"{named}/kv"
+        self.cache = CacheRecorder(self.tracer, self.pool)
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.page_tokens = int(groups[0].kv_cache_spec.block_size) if groups else int(scheduler.block_size)
         self.blind: str | None = None if len(groups) == 1 else "the model has several KV cache groups"
         """Why nothing can be said about pages of this engine; None where it can."""
-        self.in_order = not getattr(config.scheduler_config, "async_scheduling", False) and (
-            getattr(config.parallel_config, "pipeline_parallel_size", 1) == 1
-        )
-        """Whether a step has ended before the next one is scheduled."""
         self.model = _model_name(config)
         self.unseen: tuple[str, ...] = ()
         self.live: dict[str, Seen] = {}
@@ -116,16 +109,16 @@ class View:
         """Pages that the prefix cache keeps on its own account."""
         self.content: dict[int, bytes] = {}
         """Page -> fingerprint of the inputs whose content it last held; kept where connectors fill pages."""
-        self.scope: Seen | None = None
-        self.scope_reason: str | None = None
         self.evicted: list[int] | None = None
         """Pages dropped from the cache by the allocation under way."""
         self.request: Any = None
-        """The engine's own object for the request in scope."""
+        """The request, as the engine has it, for which the page pool is being asked; None where nobody knows."""
+        self.reason: str | None = None
+        """Why pages go back: `preempt`, `end`, or None while more are asked for, where only a window can be why."""
         self.targets: dict[str, list[int]] = {}
         """Request -> pages that a connector is going to fill, until the next step's plan takes it along."""
         self.step = 0
-        self.waiting: dict[int, list[tuple[Seen, int, int, list[int] | int]]] = {}
+        self.waiting: dict[int, list[tuple[Seen, int, int, list[int]]]] = {}
         """By id of a step's plan: reads and writes that can only be put down when it is known what was loaded."""
         self._describe(config, version)
 
@@ -133,7 +126,7 @@ class View:
         tracer, total = self.tracer, int(self.scheduler.kv_cache_config.num_blocks)
         tracer.engine_pool(
             self.pool, page_tokens=self.page_tokens, pages_total=total, kind="kv", reserved=[0], scrub="never",
-            sharing=os.environ.get(SHARING_VARIABLE) or "global",
+            sharing=os.environ.get(SHARING_VARIABLE) or "global", reason="start",
         )  # fmt: skip
         length = int(config.model_config.max_model_len)
         roles = {"kv_producer": "prefill", "kv_consumer": "decode"}
@@ -161,8 +154,7 @@ class View:
         )
         adapter = getattr(getattr(request, "lora_request", None), "lora_name", None)
         seen.salt = None if not salt else self.identity.hashed("salt", salt)
-        seen.ns = {"salt_hmac": seen.salt, "adapter": adapter, "model": self.model}
-        seen.ns = {name: value for name, value in seen.ns.items() if value is not None}
+        seen.adapter = adapter
         if who is not None:  # without a tenant there is nothing to be said that the format has a place for
             seen.tenant = who[0]
             self.tracer.request_received(
@@ -193,10 +185,15 @@ class View:
         """Pages were handed out, after what they held had been dropped from the cache."""
         dropped, self.evicted = self.evicted, None
         if dropped:
-            self.forget(dropped)
+            # That the cache lets go of them need not be said: they are taken in the same breath.
+            self.cached.difference_update(dropped)
+            if len(dropped) == 1:
+                self.cache.unpublish(dropped[0], "evict")
+            else:
+                self.tracer.unpublish(self.pool, dropped, reason="evict")
         if not pages:
             return
-        seen = self.scope
+        seen = self._asking()
         if seen is None:
             self.tracer.alloc(self.pool, pages, holder="engine")
             return
@@ -214,7 +211,7 @@ class View:
 
     def released(self, blocks: Sequence[Any]) -> None:
         """Blocks go back to the pool, seen just before they do."""
-        whom = self.scope
+        whom = self._asking()
         by: dict[int, tuple[Seen | None, list[int], list[int]]] = {}
         for block in blocks:
             if block.is_null:
@@ -236,15 +233,18 @@ class View:
             if seen is not None and seen.over and not seen.popped and seen.id not in self.scheduler.requests:
                 self.live.pop(seen.id, None)
             if seen is None:
-                self.tracer.free(self.pool, gone, reason=self.scope_reason, holder="engine")
+                self.tracer.free(self.pool, gone, holder="engine")
                 continue
-            reason = self.scope_reason or seen.reason
+            reason = seen.reason if whom is None or self.reason == "end" else self.reason or "window"
             if reason == "window":
                 self._vacate(seen, {*gone, *kept})
             if gone:
                 self.tracer.free(self.pool, gone, seen.name, reason=reason)
             if kept:
                 self.tracer.free(self.pool, kept, seen.name, reason=reason, to="cache")
+
+    def _asking(self) -> Seen | None:
+        return None if self.request is None else self.live.get(self.request.request_id)
 
     def _leaving(self, page: int) -> Seen | None:
         owner = self.owner.get(page)
@@ -264,16 +264,16 @@ class View:
 
     def hit(self, blocks: Sequence[Any]) -> None:
         """The request in scope attaches to pages that the prefix cache found."""
-        seen, request = self.scope, self.request
+        seen, request = self._asking(), self.request
         if seen is None:
             self.gap("pages were attached to outside a request")
             return
         place, size = _place(blocks, request.block_hashes), self.page_tokens
         for n, block in enumerate(blocks, place):
             if not block.is_null:
-                self.tracer.share(
-                    self.pool, block.block_id, seen.name, key=self.key(block.block_hash), ns=seen.ns,
-                    tok=(n * size, (n + 1) * size), tenant=seen.tenant, digest=self.digest(seen, request, n),
+                self.cache.share(
+                    block.block_id, seen.name, seen.tenant, self.key(block.block_hash), self.digest(seen, request, n),
+                    (n * size, (n + 1) * size),
                 )  # fmt: skip
 
     def published(self, request: Any, blocks: Sequence[Any], first: int, end: int) -> None:
@@ -284,10 +284,7 @@ class View:
         for n in range(first, end):
             block = blocks[n]
             if not block.is_null and block.block_hash is not None:
-                self.tracer.publish(
-                    self.pool, block.block_id, key=self.key(block.block_hash), ns=seen.ns, request=seen.name,
-                    digest=self.digest(seen, request, n),
-                )  # fmt: skip
+                self.cache.publish(block.block_id, seen.name, self.key(block.block_hash), self.digest(seen, request, n))
 
     def key(self, block_hash: bytes) -> str:
         """Under which key a page can be found, so that nobody can try out prompts on it."""
@@ -304,7 +301,7 @@ class View:
             tokens = request.all_token_ids[n * size : (n + 1) * size]
             if len(tokens) < size:
                 return None
-            before = digests[-1] if n else str(seen.ns.get("adapter")).encode()
+            before = digests[-1] if n else str(seen.adapter).encode()
             digests.append(hashlib.blake2b(array("q", tokens).tobytes(), key=before[:64], digest_size=16).digest())
         return self.identity.hashed("inputs", digests[page])
 

@@ -27,7 +27,7 @@ class Identity:
     """Names of tenants and salts under one key."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._key = hashlib.blake2b(key, digest_size=_KEY_BYTES).digest()
 
     @classmethod
     def from_environment(cls) -> Identity:
@@ -40,9 +40,10 @@ class Identity:
         return cls(_shared_key(Path(directory)) if directory else secrets.token_bytes(_KEY_BYTES))
 
     def hashed(self, what: str, value: str | bytes) -> str:
-        """Keyed hash of a value in the domain `what`, as 16 hex digits."""
+        """Keyed hash of a value in the domain `what` (at most 16 bytes), as 16 hex digits."""
         data = value if isinstance(value, bytes) else value.encode()
-        return hmac.new(self._key, what.encode() + b"\0" + data, hashlib.sha256).hexdigest()[:_DIGITS]
+        # BLAKE2 has a key and a domain of its own, and takes a third of the time of an HMAC
+        return hashlib.blake2b(data, key=self._key, person=what.encode(), digest_size=_DIGITS // 2).hexdigest()
 
     def attest(self, tenant: str) -> str:
         """A tenant's name with a proof that it comes from someone who has the key."""

@@ -29,6 +29,9 @@ _POOL, _MANAGER = "vllm.v1.core.block_pool:BlockPool", "vllm.v1.core.kv_cache_ma
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 
+_STATUS = {"stop": 200, "length": 200, "repetition": 200, "error": 500}
+"""What vLLM's API server answers for each reason to finish; an abort has nobody to be told."""
+
 guard = Guard()
 attachment: Attachment | None = None
 """What is attached in this process; None before that."""
@@ -80,14 +83,14 @@ def _preempting(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> Seen
         return None
     view.finish_reading(seen)
     view.tracer.request_preempted(seen.name)
-    view.scope_reason = "preempt"
+    view.reason = "preempt"
     return seen
 
 
 def _preempted(seen: Seen | None, result: None, scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> None:
     view = _view(scheduler)
     if view is not None:
-        view.scope_reason = None
+        view.reason = None
         if seen is not None:
             seen.preempted = True
             view.start_over(seen)
@@ -117,9 +120,9 @@ def _request_over(_: None, result: Any, scheduler: Any, request: Any, *args: Any
     if view is None or (seen := view.live.get(request.request_id)) is None:
         return
     if seen.reason != "abort" or request.num_output_tokens:
-        finish = request.get_finished_reason()
+        finish = str(request.get_finished_reason())
         view.tracer.response(
-            seen.name, finish_reason=None if finish is None else str(finish), prompt_tokens=seen.prompt,
+            seen.name, status=_STATUS.get(finish), finish_reason=finish, prompt_tokens=seen.prompt,
             cached_tokens=seen.attached, completion_tokens=int(request.num_output_tokens),
             answered_by=view.tracer.source,
         )  # fmt: skip
@@ -140,39 +143,45 @@ def _blocks_given_back(_: None, result: None, scheduler: Any, request: Any, *arg
 # -- pages --------------------------------------------------------------------------------------------------
 
 
-def _in_scope(manager: Any, request: Any, *args: Any, **kwargs: Any) -> View | None:
-    """What the pool does from here on, it does for this request."""
-    view = _view(manager)
-    if view is not None:
-        view.scope = view.live.get(request.request_id)
+def _allocating(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`allocate_slots`, called for each request at each step, so that it gets no more than it needs."""
+
+    def allocate_slots(manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        view: View | None = getattr(manager, _VIEW, None)
+        if view is None:
+            return method(manager, request, *args, **kwargs)
         view.request = request
-    return view
+        try:
+            result = method(manager, request, *args, **kwargs)
+        finally:
+            view.request = None
+        if result is not None and kwargs.get("num_external_computed_tokens"):
+            try:
+                _loading(view, manager, request, kwargs)
+            except Exception as error:
+                guard.failed("KVCacheManager.allocate_slots", error)
+        return result
+
+    return allocate_slots
 
 
-def _allocating(manager: Any, request: Any, *args: Any, **kwargs: Any) -> View | None:
-    view = _in_scope(manager, request)
-    if view is not None:
-        view.scope_reason = "window"  # the only reason for which pages go back while more are asked for
-    return view
-
-
-def _allocated(view: View | None, result: Any, manager: Any, request: Any, *args: Any, **kwargs: Any) -> None:
-    if view is None:
+def _loading(view: View, manager: Any, request: Any, asked: dict[str, Any]) -> None:
+    seen = view.live.get(request.request_id)
+    if seen is None or view.blind is not None:
         return
-    seen, view.scope, view.scope_reason = view.scope, None, None
-    if result is None or seen is None:
-        return
-    if external := kwargs.get("num_external_computed_tokens", 0):
-        local = request.num_computed_tokens + kwargs.get("num_new_computed_tokens", 0)
-        loads.announce(
-            view, seen, request, manager.get_block_ids(request.request_id)[0], local, local + external,
-            bool(kwargs.get("delay_cache_blocks")),
-        )  # fmt: skip
+    local = request.num_computed_tokens + asked.get("num_new_computed_tokens", 0)
+    loads.announce(
+        view, seen, request, manager.get_block_ids(request.request_id)[0], local,
+        local + asked["num_external_computed_tokens"], bool(asked.get("delay_cache_blocks")),
+    )  # fmt: skip
 
 
 def _freeing(manager: Any, request: Any, *args: Any, **kwargs: Any) -> View | None:
-    view = _in_scope(manager, request)
-    if view is not None and (seen := view.scope) is not None:
+    view = _view(manager)
+    if view is None:
+        return None
+    view.request, view.reason = request, view.reason or "end"
+    if (seen := view.live.get(request.request_id)) is not None:
         view.finish_reading(seen)
         if seen.until:
             seen.reason = loads.reason(view, seen)
@@ -183,29 +192,29 @@ def _freeing(manager: Any, request: Any, *args: Any, **kwargs: Any) -> View | No
 
 def _out_of_scope(view: View | None, result: Any, manager: Any, request: Any, *args: Any, **kwargs: Any) -> None:
     if view is not None:
-        view.scope = None
+        view.request = view.reason = None
 
 
 def _popped(view: View | None, result: Any, manager: Any, request: Any, *args: Any, **kwargs: Any) -> None:
     """Pages leave a request's table now and go back to the pool when the steps under way have ended."""
     if view is None:
         return
-    if view.scope is not None:
-        view.scope.popped.update(block.block_id for block in result if not block.is_null)
-    view.scope = None
+    if (seen := view.live.get(request.request_id)) is not None:
+        seen.popped.update(block.block_id for block in result if not block.is_null)
+    view.request = view.reason = None
 
 
 def _skipping(manager: Any, request_id: str, *args: Any, **kwargs: Any) -> View | None:
     view = _view(manager)
-    if view is None or view.scope is not None:
+    if view is None or view.request is not None:
         return None
-    view.scope, view.scope_reason = view.live.get(request_id), "window"
+    view.request = view.scheduler.requests.get(request_id)
     return view
 
 
 def _skipped(view: View | None, result: Any, *args: Any, **kwargs: Any) -> None:
     if view is not None:
-        view.scope = view.scope_reason = None
+        view.request = None
 
 
 def _pages_wanted(pool: Any, *args: Any, **kwargs: Any) -> None:
@@ -283,45 +292,47 @@ def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> N
         return  # an engine whose pages wait to be fetched makes thousands of empty steps
     view.step = step = view.step + 1
     scheduled, live, size = plan.num_scheduled_tokens, view.live, view.page_tokens
+    write, pool = view.tracer.write, view.pool
+    reading: list[tuple[Seen, int]] = []
+    waiting: list[loads.Write] = []
+
+    def writes(seen: Seen, first: int, end: int) -> None:
+        """A prompt's stretch, or whatever else is not one position of a decoding request."""
+        seen.computed = end
+        pages = seen.table[first // size : -(-end // size)]
+        if seen.load is not None and not seen.load.asynchronous:
+            waiting.append((seen, first, end, pages))
+            return
+        write(pool, pages if len(pages) > 1 else pages[0], seen.name, tok=(first, end), op="forward", step=step)
+        reading.append((seen, first))
+
+    for new in plan.scheduled_new_reqs:
+        rid, first = new.req_id, new.num_computed_tokens
+        writes(_tabled(view, scheduler, rid, new.block_ids[0], first), first, first + scheduled[rid])
     cached = plan.scheduled_cached_reqs
     resumed = cached.resumed_req_ids
-    starts: dict[str, int] = {}
-    for new in plan.scheduled_new_reqs:
-        starts[new.req_id] = new.num_computed_tokens
-        _tabled(view, scheduler, new.req_id, new.block_ids[0], new.num_computed_tokens)
     for rid, blocks, first in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
-        starts[rid] = first
+        end = first + scheduled[rid]
         if rid in resumed:
-            _tabled(view, scheduler, rid, blocks[0] if blocks else [], first)
-        elif blocks is not None:
-            live[rid].table += blocks[0]
-    used: list[int] = []
-    writes: list[loads.Write] = []
-    for rid, first in starts.items():
+            writes(_tabled(view, scheduler, rid, blocks[0] if blocks else [], first), first, end)
+            continue
         seen = live[rid]
-        seen.computed = end = first + scheduled[rid]
-        at, last = first // size, (end - 1) // size
-        if at == last:
-            page = seen.table[at]
-            used.append(page)
-            writes.append((seen, first, end, page))
-        else:
-            pages = seen.table[at : last + 1]
-            used += pages
-            writes.append((seen, first, end, pages))
-    if view.in_order:
-        view.tracer.step_begin(step, view.pool, used)
-    if view.transfers:
-        writes = loads.without_loading(view, plan, writes)
-    write, pool = view.tracer.write, view.pool
-    for seen, first, end, what in writes:
-        write(pool, what, seen.name, tok=(first, end), op="forward", step=step)
-    for seen, first, end, _pages in writes:  # no layer of a step reads before that layer has written
-        if not seen.decoding or not end % size:
-            _reads(view, seen, first)
+        if blocks is not None:
+            seen.table += blocks[0]
+        if not seen.decoding or end - first != 1:
+            writes(seen, first, end)
+            continue
+        seen.computed = end
+        write(pool, seen.table[first // size], seen.name, tok=(first, end), op="forward", step=step)
+        if not end % size:
+            reading.append((seen, first))
+    if waiting:
+        view.waiting[id(plan)] = waiting
+    for seen, first in reading:  # no layer of a step reads before that layer has written
+        _reads(view, seen, first)
 
 
-def _tabled(view: View, scheduler: Any, rid: str, pages: list[int], computed: int) -> None:
+def _tabled(view: View, scheduler: Any, rid: str, pages: list[int], computed: int) -> Seen:
     """A request enters the running batch with a table of its own."""
     seen = view.live.get(rid) or view.admit(scheduler.requests[rid])
     seen.table = list(pages)
@@ -331,6 +342,7 @@ def _tabled(view: View, scheduler: Any, rid: str, pages: list[int], computed: in
         view.tracer.request_resumed(seen.name)
     elif not seen.attached:
         seen.attached = min(computed, seen.prompt)
+    return seen
 
 
 def _reads(view: View, seen: Seen, first: int) -> None:
@@ -348,12 +360,8 @@ def _reads(view: View, seen: Seen, first: int) -> None:
 def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> None:
     """A step has ended, and its outcome is about to be taken in."""
     view = _view(scheduler)
-    if view is None:
-        return
-    if view.transfers:
+    if view is not None and view.transfers:
         loads.settle(view, scheduler, plan, getattr(output, "kv_connector_output", None), _reads)
-    if plan.num_scheduled_tokens and view.in_order:
-        view.tracer.step_end(view.step, view.pool)
 
 
 # -- connectors ---------------------------------------------------------------------------------------------
@@ -377,7 +385,7 @@ ENGINE = Engine(
     how="install kvwitness beside it and set KVWITNESS_RING_DIR; vLLM loads the plug-in by itself",
     limits=(
         "Models with several KV cache groups (hybrid attention, state-space layers): only requests are recorded.",
-        "With asynchronous scheduling or pipeline parallelism steps are not recorded, so freed-in-step is undecided.",
+        "When the device begins and ends a step is not known to the scheduler, so freed-in-step is undecided.",
         "Requests for which nobody supplies a tenant (middleware, cache_salt, session_id) have none on record.",
         "What kernels do with their tables is not seen; content is looked at only where a connector loads.",
     ),
@@ -386,10 +394,10 @@ ENGINE = Engine(
              unproven=("capacity-drift", "over-limit-success", *_HELD)),
         Hook(f"{_SCHEDULER}.add_request", ("request.received",), before=_request_added,
              unproven=("over-limit-success", "salt-crossing")),
-        Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read", "step.begin"), after=_planned,
-             unproven=("freed-in-step", *_READS)),
-        Hook(f"{_SCHEDULER}.update_from_output", ("step.end", "transfer.done", "transfer.failed"), before=_stepped,
-             unproven=("freed-in-step", *_TRANSFERS)),
+        Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read"), after=_planned,
+             unproven=_READS),
+        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), before=_stepped,
+             unproven=_TRANSFERS),
         Hook(f"{_SCHEDULER}._preempt_request", ("request.preempted",), before=_preempting, after=_preempted,
              unproven=("position-mismatch", "served-after-refusal")),
         Hook(f"{_SCHEDULER}.finish_requests", ("request.aborted",), before=_finishing,
@@ -399,8 +407,7 @@ ENGINE = Engine(
         Hook(f"{_SCHEDULER}._free_blocks", ("page.free",), after=_blocks_given_back, unproven=("orphaned-pages",)),
         Hook(f"{_SCHEDULER}._connector_finished", ("transfer.offer", "transfer.lease"), after=_connector_told,
              unproven=("late-read",)),
-        Hook(f"{_MANAGER}.allocate_slots", ("page.alloc", "transfer.begin"), before=_allocating, after=_allocated,
-             unproven=_HELD),
+        Hook(f"{_MANAGER}.allocate_slots", ("page.alloc", "transfer.begin"), replace=_allocating, unproven=_HELD),
         Hook(f"{_MANAGER}.free", ("page.free",), before=_freeing, after=_out_of_scope, unproven=_HELD),
         Hook(f"{_MANAGER}.pop_blocks_for_free", ("page.free",), before=_freeing, after=_popped, unproven=_HELD,
              optional=True),

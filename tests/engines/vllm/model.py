@@ -64,6 +64,31 @@ class Whole:
             for one in told
         ]
 
+    def answer(
+        self, name: str, tokens: list[int], salt: str, new: int, transfer: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """One request under a name, as an API server sends it; the answer as plain values."""
+        from vllm import SamplingParams
+
+        engine = self._llm.llm_engine
+        extra = {"kv_transfer_params": transfer} if transfer is not None else None
+        params = SamplingParams(temperature=0, max_tokens=new, detokenize=False, ignore_eos=True, extra_args=extra)
+        engine.add_request(name, {"prompt_token_ids": tokens, "cache_salt": salt}, params)
+        last: Any = None
+        while last is None or not last.finished:
+            last = next(iter(engine.step()), last)
+        (out,) = last.outputs
+        return {
+            "tokens": list(out.token_ids), "cached": last.num_cached_tokens or 0, "finish": out.finish_reason,
+            "handover": last.kv_transfer_params,
+        }  # fmt: skip
+
+    def idle(self) -> None:
+        """A step of an engine that has nothing to compute, but pages that wait to be fetched."""
+        core = self._llm.llm_engine.engine_core.engine_core
+        if core.scheduler.has_requests():
+            core.step()
+
     def close(self) -> None:
         """Give the engine up."""
         self._llm.llm_engine.engine_core.shutdown()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvwitness.audit.trace import expand_pages
 from kvwitness.gpu_tracer.engines import vllm as adapter
 from kvwitness.gpu_tracer.engines.identity import Identity
 from tests.engines.judged import judged
@@ -73,5 +74,6 @@ def test_a_connector_that_claims_a_hit_and_loads_nothing_shows_the_previous_tena
     (begun,) = record.rows("transfer.begin")
     assert begun["request"] == reader
     held = {page for r in record.rows("page.alloc") if r["request"] == victim for page in r["pages"]}
-    assert set(unwritten["pages"]) == held & set(begun["dst_pages"])
-    assert set(unwritten["pages"])
+    shown = set(expand_pages(unwritten["pages"]).tolist())
+    assert shown == held & set(begun["dst_pages"])
+    assert shown
