@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-SGLANG_PLACEHOLDER = Path(__file__).parent / "real-sglang-0519-placeholder.jsonl"
+SGLANG_PLACEHOLDER = Path(__file__).parent / "sglang-0519-placeholder.jsonl"
 """SGLang 0.5.19 answers two refused prompts from other tenants' pages."""
 
 __all__ = ["SGLANG_PLACEHOLDER"]

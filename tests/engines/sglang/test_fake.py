@@ -1,0 +1,42 @@
+"""One SGLang server whose `fake` transfer backend says at once that everything has come, on any version: what decode
+then reads was never written for the request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvwitness.gpu_tracer.engines.identity import KEY_FILE, Identity
+from tests.engines.judged import judged
+from tests.engines.sglang.pair import PAGE_TOKENS, Server
+
+POOL_TOKENS = 40 * PAGE_TOKENS
+NOBODY = "2.2.2.2"
+"""The host by which SGLang knows that a request's pages come from nowhere."""
+
+
+def test_reads_of_pages_that_were_never_transferred_are_found(tmp_path: Path) -> None:
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    server = Server(
+        "decode-1", tmp_path, rings, "--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake",
+        "--max-total-tokens", str(POOL_TOKENS), "--disaggregation-decode-retraction-backup", "cpu_tensor",
+    )  # fmt: skip
+    try:
+        server.wait()
+        identity = Identity((rings / KEY_FILE).read_bytes())
+        for n in range(6):
+            answer = server.post({
+                "input_ids": [7 + n] * 150, "rid": f"r{n}", "bootstrap_host": NOBODY, "bootstrap_room": n,
+                "routing_key": identity.attest("t-ash" if n % 2 else "t-birch"),
+                "sampling_params": {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True},
+            }, 240)  # fmt: skip
+            assert (answer.status, answer.prompt_tokens) == (200, 150)
+    finally:
+        server.stop()
+    record = judged(rings, tmp_path)
+    assert record.rows("telemetry.gap") == []
+    for n in range(6):
+        rules = {f["rule"] for f in record.findings if f.get("request") == f"r{n}"}
+        assert rules >= {"unwritten-page-read", "uncovered-read"}, f"r{n}: {rules}"
+    # The pool is used up in between: later requests read what decode had written for the other tenant.
+    assert "leak" in record.verdicts.values()

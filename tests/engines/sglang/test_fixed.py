@@ -1,0 +1,37 @@
+"""SGLang from 0.5.20 on, prefill and decode apart: the traffic that shows content of others in 0.5.19 does not."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from kvwitness.gpu_tracer.engines import sglang as adapter
+from tests.engines.judged import judged
+from tests.engines.sglang.pair import Pair
+from tests.engines.sglang.traffic import Gateway, healthy, oversize
+
+_, VERSION = adapter.ENGINE.installed() or ("", "")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("mooncake") is None, reason="mooncake is not installed here"),
+    pytest.mark.skipif(VERSION in ("0.5.16", "0.5.19"), reason=f"SGLang {VERSION} has the bug: see test_pair.py"),
+]
+
+
+def test_a_prompt_that_prefill_refuses_reads_nothing_and_leaves_decode_waiting(tmp_path: Path) -> None:
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    with Pair(tmp_path, rings) as pair:
+        gateway = Gateway(pair, rings)
+        healthy(gateway)
+        refused = oversize(gateway, "t-cedar", 600, seconds=25)
+        healthy(gateway, 2)
+    assert (refused.prefill.status, refused.decode.status) == (400, 0)
+    record = judged(rings, tmp_path)
+    assert record.rows("telemetry.gap") == []
+    assert record.grave() == []
+    names = [sent.name for sent in gateway.sent if sent is not refused]
+    assert {name: record.verdicts[name] for name in names} == dict.fromkeys(names, "clean")
+    assert {row["op"] for row in record.rows("page.read") if row["request"] == refused.name} == set()
+    assert record.rows("request.rejected")[0]["request"] == refused.name
