@@ -19,7 +19,7 @@ WITH candidates AS (
   SELECT DISTINCT request, coalesce(incarnation, 0) AS incarnation,
     unnest([split_part(source, '/', 1), split_part(coalesce(pool, source), '/', 1)]) AS engine
   FROM events
-  WHERE event IN ('page.alloc', 'page.write', 'page.read', 'transfer.begin', 'request.rejected')
+  WHERE event IN ('page.alloc', 'transfer.begin', 'request.rejected')
     AND request IN (SELECT request FROM asked)
 ), chosen AS (
   SELECT a.request, a.incarnation,
