@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -36,6 +36,8 @@ class Dossier:
     the rules whose findings name the event)."""
     tenants: Mapping[str, str]
     """Tenants of the other requests that findings name."""
+    look: Callable[[pl.Expr, list[pl.Expr]], pl.DataFrame] = field(repr=False)
+    """Looks into the whole record: selects (second) among the events for which an expression (first) is true."""
 
     @property
     def name(self) -> str | None:
@@ -110,6 +112,7 @@ def _gathered(answer: Answer, incident: dict[str, Any] | None, verdict: dict[str
         findings=findings.to_dicts(),
         events=events,
         tenants=_tenants(answer, findings),
+        look=lambda chosen, columns: answer.collect(answer.events.filter(chosen).select(columns)),
     )
 
 

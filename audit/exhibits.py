@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
+from kvwitness.audit.derivation import derived, pages_of
 from kvwitness.audit.dossier import Dossier
 from kvwitness.audit.store.sql import text, texts
-from kvwitness.audit.story import READING
 from kvwitness.audit.trace import compress_pages
 from kvwitness.audit.wording import listing, several
 
@@ -151,10 +151,21 @@ def statements(dossier: Dossier) -> list[tuple[str, str]]:
     if dossier.incident is None:
         return [("Everything on record about the request", _everything(dossier))] if dossier.request else []
     told = [("The events that prove it", _proving(dossier.incident))]
-    if dossier.request is not None and {f["rule"] for f in dossier.findings} & READING:
-        question = "Who had written last to each page when it was read, by the clocks as recorded; itself left out"
-        told.append((question, _writers(dossier)))
+    if pages_of(dossier.incident):
+        told.append(_of_the_pages(dossier))
     return told
+
+
+def _of_the_pages(dossier: Dossier) -> tuple[str, str]:
+    """The pages of the incident: from events alone where one query can tell them, else as the audit found them."""
+    assert dossier.incident is not None
+    if (query := derived(dossier)) is not None:
+        whose = "another tenant" if dossier.verdict == "leak" else "nobody or its own tenant"
+        return f"The pages that it read where the last write was of {whose}, from the events alone", query
+    rules = sorted({f["rule"] for f in dossier.findings if f["verdict"] == dossier.verdict and f["pages"]})
+    say = f"{listing(rules)} {'says' if len(rules) == 1 else 'say'}"
+    question = f"The pages, as the audit found them: what {say} cannot be told from the events by one query"
+    return question, _as_found(dossier.incident)
 
 
 def _everything(dossier: Dossier) -> str:
@@ -166,40 +177,37 @@ WHERE {_is(dossier.request)}
 ORDER BY ts, source, seq"""
 
 
-def _proving(incident: Row) -> str:
+def _findings_of(incident: Row) -> str:
+    """Which rows of `findings` are those of an incident."""
     if incident["request"] is not None:
         mine = _is(incident)
     else:
         about = [name for name in ("engine", "tenant") if incident[name] is not None]
         mine = f"request IS NULL AND rule IN ({texts(incident['rules'])})"
         mine += "".join(f" AND {name} = {text(incident[name])}" for name in about)
+    return mine
+
+
+def _as_found(incident: Row) -> str:
+    return f"""\
+SELECT pool, rule, count(*) AS pages, min(page) AS first_page, max(page) AS last_page,
+       list(page ORDER BY page) AS which
+FROM (
+  SELECT DISTINCT pool, rule, unnest(pages) AS page FROM findings
+  WHERE {_findings_of(incident)} AND verdict = {text(incident["verdict"])}
+)
+GROUP BY pool, rule ORDER BY pool, rule"""
+
+
+def _proving(incident: Row) -> str:
     return f"""\
 SELECT DISTINCT e.ts, e.source, e.seq, e.event, e.op, e.phase, e.request, e.tenant,
        e.pool, e.pages, e.tok_first, e.tok_end
 FROM events AS e JOIN (
   SELECT unnest(seqs, recursive := true) FROM findings
-  WHERE {mine}
+  WHERE {_findings_of(incident)}
 ) AS proof ON coalesce(e.source, '') = proof.source AND e.seq = proof.seq
 ORDER BY e.ts, e.source, e.seq"""
-
-
-def _writers(dossier: Dossier) -> str:
-    assert dossier.request is not None
-    pools = sorted({f["pool"] for f in dossier.findings if f["pool"] and f["rule"] in READING})
-    in_pools = f"\n    AND pool IN ({texts(pools)})" if pools else ""
-    return f"""\
-WITH reads AS (
-  SELECT pool, page, time_ns FROM page_events
-  WHERE event = 'page.read' AND {_is(dossier.request)}{in_pools}
-), writes AS (
-  SELECT pool, page, time_ns, request AS writer FROM page_events
-  WHERE event = 'page.write' AND coalesce(phase, 'end') = 'end'{in_pools}
-)
-SELECT pool, writer, (SELECT max(tenant) FROM events WHERE request = writer) AS tenant,
-       count(DISTINCT page) AS pages, min(page) AS first_page, max(page) AS last_page
-FROM reads ASOF JOIN writes USING (pool, page, time_ns)
-WHERE writer IS DISTINCT FROM {text(dossier.request["request"])}
-GROUP BY pool, writer ORDER BY pool, first_page"""
 
 
 def _is(request: Row) -> str:

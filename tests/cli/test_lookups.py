@@ -83,11 +83,12 @@ def test_sql_brings_up_the_proof_and_the_victims(command: Command, recorded: Pat
     with Store.open(recorded).connect() as connection:
         events, writers = (connection.sql(query["statement"]).pl() for query in document["sql"])
     assert set(events.select("source", "seq").iter_rows()) == proofs
-    # Page 38, too, held content of r1015, but below what r1017 had just written there itself.
+    # Page 38, too, held content of r1015, below what r1017 had just written there itself.
     assert writers.drop("pool").rows() == [
-        ("r1013", "t-cedar", 15, 2, 16),
-        ("r1014", "t-birch", 14, 17, 30),
-        ("r1015", "t-ash", 7, 31, 37),
+        ("r1010", "t-ash", 1, 16, 16, [16]),
+        ("r1014", "t-birch", 14, 17, 30, [*range(17, 31)]),
+        ("r1011", "t-ash", 1, 30, 30, [30]),
+        ("r1015", "t-ash", 8, 31, 38, [*range(31, 39)]),
     ]
 
 
