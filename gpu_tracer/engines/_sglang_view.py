@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvwitness.gpu_tracer.cache import CacheRecorder
 from kvwitness.gpu_tracer.engines.identity import Identity
 from kvwitness.gpu_tracer.tracer import Tracer
 
@@ -50,7 +51,9 @@ class Seen:
     transfer: str | None = None
     """The bootstrap room, where prefill and decode are apart."""
     tenant: str | None = None
-    ns: dict[str, Any] = field(default_factory=dict)
+    salt: str | None = None
+    """Keyed hash of what keeps it apart in the prefix tree."""
+    adapter: str | None = None
     request: Any = None
     """The engine's own object for it, once there is one."""
     table: list[int] = field(default_factory=list)
@@ -99,6 +102,7 @@ class View:
         self.pool = f"{self.engine}/{rank}/kv-{life}"
         if self.role == "decode" and (peer := own_peer(scheduler)) is not None:
             self.pool = peer_pool(peer)  # the sender has to find the name by itself
+        self.cache = CacheRecorder(self.tracer, self.pool)
         self.unseen: tuple[str, ...] = ()
         self.live: dict[str, Seen] = {}
         self._prune_at = _LIVE
@@ -144,8 +148,7 @@ class View:
         salt = "\0".join(map(str, salts)) or None
         hashed = None if salt is None else self.identity.hashed("salt", salt)
         adapter = getattr(received, "lora_id", None)
-        ns = {"salt_hmac": hashed, "adapter": adapter, "model": self.model}
-        seen.ns = {name: value for name, value in ns.items() if value is not None}
+        seen.salt, seen.adapter = hashed, adapter
         health = rid.startswith("HEALTH_CHECK")
         who = ("engine", "engine") if health else self._tenant(received, salt)
         if who is not None:
@@ -256,10 +259,11 @@ class View:
 
     def _share(self, seen: Seen, page: int, place: int) -> None:
         size, digest = self.page_tokens, self.digest(seen, place)
-        self.tracer.share(
-            self.pool, page, seen.name, key=self.key(seen, digest), ns=seen.ns, tenant=seen.tenant,
-            digest=None if digest is None else digest.hex(), tok=(place * size, (place + 1) * size),
-        )  # fmt: skip
+        tok = (place * size, (place + 1) * size)
+        if digest is None:
+            self.tracer.share(self.pool, page, seen.name, tok=tok, tenant=seen.tenant)
+        else:
+            self.cache.share(page, seen.name, seen.tenant, self.key(seen, digest), digest.hex(), tok)
 
     def _handed_on(self, before: Seen, seen: Seen, page: int, place: int) -> None:
         """A session keeps the pages of one request for the next."""
@@ -350,10 +354,10 @@ class View:
                 continue
             self.cached.add(page)
             digest = self.digest(seen, place, key.token_ids)
-            self.tracer.publish(
-                self.pool, page, key=self.key(seen, digest), ns=seen.ns, request=seen.name,
-                digest=None if digest is None else digest.hex(),
-            )  # fmt: skip
+            if digest is None:
+                self.tracer.publish(self.pool, page, request=seen.name)
+            else:
+                self.cache.publish(page, seen.name, self.key(seen, digest), digest.hex())
 
     def digest(self, seen: Seen, place: int, tokens: Any = None) -> bytes | None:
         """Keyed fingerprint of the inputs of a request up to the end of a page, whatever its salt.
@@ -370,15 +374,13 @@ class View:
             page = tokens[n * size : (n + 1) * size]
             if len(page) < size:
                 return None
-            before = digests[-1] if n else str(seen.ns.get("adapter")).encode()
+            before = digests[-1] if n else str(seen.adapter).encode()
             digests.append(bytes.fromhex(self.identity.hashed("inputs", before + array("q", page).tobytes())))
         return digests[place]
 
-    def key(self, seen: Seen, digest: bytes | None) -> str | None:
+    def key(self, seen: Seen, digest: bytes) -> str:
         """Under which key a page can be found: the tree keeps requests with different salts apart."""
-        if digest is None:
-            return None
-        return self.identity.hashed("key", str(seen.ns.get("salt_hmac")).encode() + digest)
+        return self.identity.hashed("key", str(seen.salt).encode() + digest)
 
     # -- reads ------------------------------------------------------------------------------------------
 

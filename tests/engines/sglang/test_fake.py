@@ -9,7 +9,8 @@ from kvwitness.gpu_tracer.engines.identity import KEY_FILE, Identity
 from tests.engines.judged import judged
 from tests.engines.sglang.pair import PAGE_TOKENS, Server
 
-POOL_TOKENS = 40 * PAGE_TOKENS
+POOL_TOKENS = 50 * PAGE_TOKENS
+"""Decode keeps 512 positions free beside a prompt before it takes it."""
 NOBODY = "2.2.2.2"
 """The host by which SGLang knows that a request's pages come from nowhere."""
 
@@ -24,9 +25,9 @@ def test_reads_of_pages_that_were_never_transferred_are_found(tmp_path: Path) ->
     try:
         server.wait()
         identity = Identity((rings / KEY_FILE).read_bytes())
-        for n in range(6):
+        for n in range(8):
             answer = server.post({
-                "input_ids": [7 + n] * 150, "rid": f"r{n}", "bootstrap_host": NOBODY, "bootstrap_room": n,
+                "input_ids": [7 + n] * 150, "rid": f"r{n}", "bootstrap_host": NOBODY, "bootstrap_room": n + 1,
                 "routing_key": identity.attest("t-ash" if n % 2 else "t-birch"),
                 "sampling_params": {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True},
             }, 240)  # fmt: skip
@@ -35,7 +36,7 @@ def test_reads_of_pages_that_were_never_transferred_are_found(tmp_path: Path) ->
         server.stop()
     record = judged(rings, tmp_path)
     assert record.rows("telemetry.gap") == []
-    for n in range(6):
+    for n in range(8):
         rules = {f["rule"] for f in record.findings if f.get("request") == f"r{n}"}
         assert rules >= {"unwritten-page-read", "uncovered-read"}, f"r{n}: {rules}"
     # The pool is used up in between: later requests read what decode had written for the other tenant.
