@@ -2,6 +2,7 @@
 -- param near_share DOUBLE = 0.9: share of the limit from which a prompt counts as near it
 -- param since TIMESTAMP = 1678-01-01: begin of the window, UTC
 -- param until TIMESTAMP = 2262-01-01: end of the window, UTC, not included
+-- cost: scan
 -- means: One row per request of at least that share of the limit that counts for it: the smallest in force among the
 --   engines that served or refused it, or among all where none did. share above 1: beyond the limit. outcome: answered
 --   (with success), else refused, aborted, failed (answered with an error) or none on record.

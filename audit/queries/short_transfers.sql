@@ -1,6 +1,7 @@
 -- question: Which transfers covered less than what was read from their pages afterwards?
 -- param since TIMESTAMP = 1678-01-01: begin of the window, UTC
 -- param until TIMESTAMP = 2262-01-01: end of the window, UTC, not included
+-- cost: scan
 -- means: One row per request and transfer into a pool from which the request then decoded positions that had not been
 --   transferred, shared or written: what its begins covered, what the farthest report of completion claimed, how far
 --   landings are on record, and how far the reads went.

@@ -1,6 +1,7 @@
 -- question: What was not observed in a window, and which answers does that weaken?
 -- param since TIMESTAMP = 1678-01-01: begin of the window, UTC
 -- param until TIMESTAMP = 2262-01-01: end of the window, UTC, not included
+-- cost: scan
 -- means: One row per loss of telemetry, per rule that had no input at all, per request that could not be judged, and per
 --   source with events that no audit has seen. requests lists whose answers it weakens. No row: nothing on record is
 --   missing, and everything has been judged.
