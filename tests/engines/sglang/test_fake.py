@@ -40,5 +40,5 @@ def test_reads_of_pages_that_were_never_transferred_are_found(tmp_path: Path) ->
     for n in range(6):
         rules = {f["rule"] for f in record.findings if f.get("request") == f"r{n}"}
         assert rules >= {"unwritten-page-read", "uncovered-read"}, f"r{n}: {rules}"
-    # The pool is used up, and begins again at its first pages: a longer prompt reads where answers to shorter ones stood.
+    # The pool is used up, and begins again: a longer prompt reads where answers to shorter ones stood.
     assert "leak" in record.verdicts.values()
