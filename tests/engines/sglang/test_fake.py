@@ -25,19 +25,20 @@ def test_reads_of_pages_that_were_never_transferred_are_found(tmp_path: Path) ->
     try:
         server.wait()
         identity = Identity((rings / KEY_FILE).read_bytes())
-        for n in range(8):
+        for n in range(6):
+            tokens = 100 + 30 * n
             answer = server.post({
-                "input_ids": [7 + n] * 150, "rid": f"r{n}", "bootstrap_host": NOBODY, "bootstrap_room": n + 1,
-                "routing_key": identity.attest("t-ash" if n % 2 else "t-birch"),
+                "input_ids": [7 + n] * tokens, "rid": f"r{n}", "bootstrap_host": NOBODY, "bootstrap_room": n + 1,
+                "routing_key": identity.attest("t-ash" if n % 3 else "t-birch"),
                 "sampling_params": {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True},
             }, 240)  # fmt: skip
-            assert (answer.status, answer.prompt_tokens) == (200, 150)
+            assert (answer.status, answer.prompt_tokens) == (200, tokens)
     finally:
         server.stop()
     record = judged(rings, tmp_path)
     assert record.rows("telemetry.gap") == []
-    for n in range(8):
+    for n in range(6):
         rules = {f["rule"] for f in record.findings if f.get("request") == f"r{n}"}
         assert rules >= {"unwritten-page-read", "uncovered-read"}, f"r{n}: {rules}"
-    # The pool is used up in between: later requests read what decode had written for the other tenant.
+    # The pool is used up, and begins again: a longer prompt reads where answers to shorter ones stood.
     assert "leak" in record.verdicts.values()

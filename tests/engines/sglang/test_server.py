@@ -1,5 +1,5 @@
 """One SGLang server, prefill and decode together, with a pool too small for what is asked of it at once: prefixes are
-shared, pages evicted, requests set aside and aborted, and all of it is clean."""
+shared, pages evicted, requests set aside, and all of it is clean."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_mixed_traffic_in_a_small_pool_is_clean(tmp_path: Path) -> None:
             "input_ids": prefix + [rng.randrange(2, 500) for _ in range(rng.randrange(1, 120))], "rid": f"r{n}",
             "cache_salt": tenant, "routing_key": identity.attest(tenant),
             "sampling_params": {"max_new_tokens": 40 + n * 7 % 90, "temperature": 0, "ignore_eos": True},
-        }, 0.2 if n % 10 == 9 else 240)  # fmt: skip
+        })  # fmt: skip
 
     try:
         server.wait()
@@ -39,12 +39,12 @@ def test_mixed_traffic_in_a_small_pool_is_clean(tmp_path: Path) -> None:
             answers = list(clients.map(send, range(40)))
     finally:
         server.stop()
-    assert all(answer.status == 200 for n, answer in enumerate(answers) if n % 10 != 9)
+    assert [answer.status for answer in answers] == [200] * 40
     record = judged(rings, tmp_path)
     assert (record.lost, record.differing) == (0, {})
     assert record.rows("telemetry.gap") == []
     assert record.grave() == []
-    assert {record.verdicts[f"r{n}"] for n in range(40) if n % 10 != 9} == {"clean"}
+    assert list(record.verdicts.values()) == ["clean"] * 40
     kinds = record.kinds()
     for kind in ("page.share", "page.publish", "page.unpublish", "request.preempted", "request.resumed"):
         assert kinds[kind], f"the traffic led to no {kind}"
