@@ -20,14 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvwitness.gpu_tracer.cache import CacheRecorder
+from kvwitness.gpu_tracer.engines.base import CLOCK_VARIABLE, ENGINE_VARIABLE, REMEMBERED, SHARING_VARIABLE
 from kvwitness.gpu_tracer.engines.identity import Identity
 from kvwitness.gpu_tracer.tracer import Tracer
 
-ENGINE_VARIABLE = "KVWITNESS_ENGINE"
-SHARING_VARIABLE = "KVWITNESS_SHARING"
-CLOCK_VARIABLE = "KVWITNESS_CLOCK_UNCERTAINTY_S"
-REMEMBERED = 100_000
-"""Ids of requests that are remembered, so that a client's second use of an id is not taken for the first."""
 _ALLOCATORS = ("PagedTokenToKVPoolAllocator", "TokenToKVPoolAllocator")
 """Allocators whose ids are the physical pages; others translate, or keep several pools behind one number."""
 _ROLES = {"prefill": "prefill", "decode": "decode"}

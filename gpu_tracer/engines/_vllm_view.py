@@ -16,14 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvwitness.gpu_tracer.cache import CacheRecorder
+from kvwitness.gpu_tracer.engines.base import CLOCK_VARIABLE, ENGINE_VARIABLE, REMEMBERED, SHARING_VARIABLE
 from kvwitness.gpu_tracer.engines.identity import ATTESTED, Identity
 from kvwitness.gpu_tracer.tracer import Tracer
 
-ENGINE_VARIABLE = "KVWITNESS_ENGINE"
-SHARING_VARIABLE = "KVWITNESS_SHARING"
-CLOCK_VARIABLE = "KVWITNESS_CLOCK_UNCERTAINTY_S"
-REMEMBERED = 100_000
-"""Ids of ended requests that are remembered, so that a client's second use of an id is not taken for the first."""
 _SUFFIX = 9
 """`-` and the eight hex digits that vLLM appends to the id under which the client's side knows a request."""
 _GROUP_BYTES = 4

@@ -27,6 +27,16 @@ from importlib import metadata
 from typing import Any
 
 _log = logging.getLogger("kvwitness.gpu_tracer")
+ENGINE_VARIABLE = "KVWITNESS_ENGINE"
+"""Name of the engine."""
+SHARING_VARIABLE = "KVWITNESS_SHARING"
+"""Who may share pages by policy: `none`, `tenant` or `global`."""
+CLOCK_VARIABLE = "KVWITNESS_CLOCK_UNCERTAINTY_S"
+"""How far this host's clock may be off, in seconds."""
+
+REMEMBERED = 100_000
+"""Ids of requests that an adapter remembers, so that a client's second use of one is not taken for the first."""
+
 _MARK = "__kvwitness_hook__"
 
 Observer = Callable[..., Any]

@@ -18,8 +18,8 @@ from typing import Any
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
 from kvwitness.gpu_tracer.engines._sglang_transfers import Transfers
-from kvwitness.gpu_tracer.engines._sglang_view import ENGINE_VARIABLE, Seen, View, committed, over
-from kvwitness.gpu_tracer.engines.base import Attachment, Engine, Guard, Hook, attach
+from kvwitness.gpu_tracer.engines._sglang_view import Seen, View, committed, over
+from kvwitness.gpu_tracer.engines.base import ENGINE_VARIABLE, Attachment, Engine, Guard, Hook, attach
 from kvwitness.gpu_tracer.engines.identity import Identity
 from kvwitness.gpu_tracer.tracer import Tracer
 
