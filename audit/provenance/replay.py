@@ -55,7 +55,7 @@ class Replay:
 
     def __init__(self, encoder: Encoder, *, orphan_bound_ns: int = ORPHAN_BOUND_NS, compiled: bool = True) -> None:
         self.encoder = encoder
-        self._run = kernel(compiled)
+        self._compiled = compiled
         self.world = World(compiled)
         self._tables = self.world.tables
         pools = encoder.pools.table
@@ -106,9 +106,10 @@ class Replay:
         world.listed, world.listed_too = tables.flat(batch.pages), tables.flat(batch.second_pages)
         world.generations = tables.flat(batch.generations)
         world.set_counters(ev0=batch.first_ev)
+        run = kernel(self._compiled)  # not before there is something to replay: compiling takes a while
         at = 0
         while at < batch.count:
-            done = self._run(world, at, batch.count)
+            done = run(world, at, batch.count)
             if done < batch.count:
                 self._drain()
                 self._grow(batch, done)
