@@ -71,7 +71,7 @@ class Recorder(PerThread):
         """
         directory = os.environ.get(DIRECTORY_VARIABLE) or None
         try:
-            key = _key() if directory else None
+            key = configured_key() if directory else None
         except OSError as error:
             recorder = cls(None, source, sizes=sizes)
             recorder._give_up(f"the key for pseudonyms cannot be read: {error}")
@@ -178,7 +178,8 @@ class _Dropped(dict[str, int]):
             self.ring.count_scrubbed(1)
 
 
-def _key() -> bytes | None:
+def configured_key() -> bytes | None:
+    """The key for pseudonyms, as the environment gives it; None without one. Raises OSError for an absent file."""
     if file := os.environ.get(f"{KEY_VARIABLE}_FILE"):
         return Path(file).expanduser().read_bytes().strip()
     value = os.environ.get(KEY_VARIABLE)

@@ -14,8 +14,8 @@ import secrets
 from pathlib import Path
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
+from kvwitness.gpu_tracer.base import configured_key
 
-KEY_VARIABLE = "KVWITNESS_TENANT_KEY"
 KEY_FILE = "identity.key"
 ATTESTED = "kvwitness_tenant"
 """Name of the extra argument under which the middleware hands a tenant to the engine."""
@@ -32,10 +32,8 @@ class Identity:
     @classmethod
     def from_environment(cls) -> Identity:
         """With the configured key, else that of the directory. Raises OSError where it cannot be read or made."""
-        if file := os.environ.get(f"{KEY_VARIABLE}_FILE"):
-            return cls(Path(file).expanduser().read_bytes().strip())
-        if value := os.environ.get(KEY_VARIABLE):
-            return cls(value.encode())
+        if key := configured_key():
+            return cls(key)
         directory = os.environ.get(DIRECTORY_VARIABLE)
         return cls(_shared_key(Path(directory)) if directory else secrets.token_bytes(_KEY_BYTES))
 
