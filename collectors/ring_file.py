@@ -191,7 +191,7 @@ class RingFile:
             return []
         records = self._copied(head)
         first = int(head - len(records)) + 1
-        overtaken = self.head() + _MARGIN - self.sizes.slots if alive else 0
+        overtaken = self.head() + _MARGIN - self.sizes.slots if alive else self._begun(head)
         records = records[max(0, overtaken - first + 1) :]
         first = head - len(records) + 1
         out: list[Event | Loss] = []
@@ -203,6 +203,12 @@ class RingFile:
         if self.counts is not None:
             self.counts += np.bincount(taken["kind"], minlength=COUNTERS)[:COUNTERS]
         return out
+
+    def _begun(self, head: int) -> int:
+        """The number of the record over which a writer that is dead had begun to write the one after `head`, or 0."""
+        oldest = head + 1 - self.sizes.slots
+        stamp = int(self._records["seq"][oldest % self.sizes.slots])
+        return oldest if oldest > 0 and stamp != oldest else 0
 
     def _copied(self, head: int) -> npt.NDArray[np.void]:
         """The records after the position, as far as they can still be there, up to `head`."""

@@ -301,6 +301,20 @@ def test_death_between_a_record_and_its_counting(count: int, rings: Path, store:
     assert (followed.removed, followed.differing) == (True, {})
 
 
+def test_death_while_the_oldest_record_is_written_over(rings: Path, store: Store) -> None:
+    tracer = Tracer(rings, "e/0", sizes=SMALL)
+    done = work(tracer, 5000)
+    with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        begun = HEADER_BYTES + 64 * ((sum(done.values()) + 1) % SMALL.slots)
+        data[begun : begun + 64] = bytes(64)
+    tracer.close()
+    [followed] = take(rings, store).rings.values()
+    found = rows(store)
+    assert accounted(found) == done
+    assert {row["reason"] for row in found if row["event"] == "telemetry.gap"} == {"overwritten before it was read"}
+    assert (followed.removed, followed.differing) == (True, {})
+
+
 def test_a_writer_that_counts_otherwise_is_told(rings: Path, store: Store) -> None:
     tracer = Tracer(rings, "e/0", sizes=SMALL)
     work(tracer, 100)
