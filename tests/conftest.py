@@ -1,11 +1,11 @@
-"""What all tests share: small traces are interpreted, so that no test waits for a compilation, and no time limits."""
+"""What all tests share: the kernel is compiled once per process, and there are no time limits."""
 
 from __future__ import annotations
 
-import os
-
 from hypothesis import settings
 
-os.environ.setdefault("KVWITNESS_KERNEL", "python")
+from kvwitness.audit.provenance import native
+
+native.compiled()  # costs a second; interpreting the larger traces of the tests costs many
 settings.register_profile("kvwitness", deadline=None)  # timing never decides a test
 settings.load_profile("kvwitness")

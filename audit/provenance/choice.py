@@ -11,9 +11,12 @@ from kvwitness.audit.errors import KvwitnessError
 INTERPRET_BELOW = 150_000
 """Page events up to which an interpreted replay is quicker than compiling."""
 
+at_hand = threading.Event()
+"""Set once this process has the compiled kernel."""
+
 
 def compiled_for(page_events: int) -> bool:
-    """Whether a replay of so many page events should run compiled.
+    """Whether a replay of so many page events should run compiled: if it is large, or compiling is done already.
 
     The environment variable KVWITNESS_KERNEL (`compiled`, `python`) decides if it is set.
     """
@@ -22,7 +25,7 @@ def compiled_for(page_events: int) -> bool:
         raise KvwitnessError(f"KVWITNESS_KERNEL is {wanted!r}.", "It may be `auto`, `compiled` or `python`.")
     if wanted in ("compiled", "python"):
         return wanted == "compiled"
-    return page_events > INTERPRET_BELOW
+    return page_events > INTERPRET_BELOW or at_hand.is_set()
 
 
 def prepare_for(page_events: int) -> None:

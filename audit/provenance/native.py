@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from kvwitness.audit.provenance import choice
 from kvwitness.audit.provenance.compiler import Layout, Module
 from kvwitness.audit.provenance.kernel import layout
 from kvwitness.audit.provenance.kernel.run import run
@@ -66,5 +67,6 @@ def _compiled() -> Callable[[World, int, int], int]:
     def call(world: World, first: int, end: int) -> int:
         return int(entry(world.address, first, end))
 
+    choice.at_hand.set()
     call.engine = engine  # type: ignore[attr-defined]  # the code lives as long as its engine
     return call

@@ -143,9 +143,8 @@ def test_case_as_a_process(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_155(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_155(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Thirteen days: each of the 155 with its victims and pages, and nothing of anybody else."""
-    monkeypatch.setenv("KVWITNESS_KERNEL", "compiled")
     trace = tmp_path / "incident-155.jsonl"
     with trace.open("w", encoding="utf-8", newline="\n") as out:
         generate(out)

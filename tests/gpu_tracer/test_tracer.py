@@ -423,7 +423,7 @@ class Alarm(Exception):
 
 @pytest.mark.parametrize("raising", [False, True])
 def test_signal_handlers_may_record_and_raise(raising: bool, rings: Path) -> None:
-    tracer = Tracer(rings, "e/0")
+    tracer = Tracer(rings, "e/0", sizes=Sizes(arena=32 << 20))
     counts = {"main": 0, "handler": 0, "alarms": 0, "armed": 0, "set": 0}
 
     def handler(number: int, frame: object) -> None:
@@ -440,7 +440,7 @@ def test_signal_handlers_may_record_and_raise(raising: bool, rings: Path) -> Non
     before, generator = signal.signal(signal.SIGALRM, handler), random.Random()
     try:
         until = time.monotonic() + 1.0
-        # it ends before the ring is full, so that none is overwritten
+        # it ends before the ring or its arena is full, so that none is overwritten
         while time.monotonic() < until and counts["main"] + counts["handler"] < 60_000:
             if not counts["set"]:
                 counts["set"] = 1

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.audit.provenance.choice import INTERPRET_BELOW, compiled_for
+from kvwitness.audit.provenance.choice import INTERPRET_BELOW, at_hand, compiled_for
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """As in a fresh process."""
+    before = at_hand.is_set()
+    at_hand.clear()
+    yield
+    if before:
+        at_hand.set()
 
 
 @pytest.mark.parametrize(("wanted", "compiled"), [("compiled", True), ("python", False)])
@@ -27,6 +39,12 @@ def test_size_decides_otherwise(
     else:
         monkeypatch.setenv("KVWITNESS_KERNEL", wanted)
     assert compiled_for(page_events) is compiled
+
+
+def test_what_is_compiled_already_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVWITNESS_KERNEL", raising=False)
+    at_hand.set()
+    assert compiled_for(1)
 
 
 def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

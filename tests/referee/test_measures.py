@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COMMAND = Path(__file__).resolve().parents[2] / "benchmarks" / "audit.py"
 
 
+@pytest.mark.slow
 def test_report_of_a_small_run(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     only = [part for name in ("ids", "shadow", "polars") for part in ("--only", name)]
