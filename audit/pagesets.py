@@ -12,12 +12,32 @@ import pyarrow as pa
 from kvwitness.audit.trace import compress_pages
 
 
+AT_ONCE = 1 << 20
+"""About so many entries are sorted at a time."""
+
+
 def union_pages(groups: pl.Series, pages: pl.Series, gens: pl.Series) -> pl.DataFrame:
     """The pages of each group once, in ascending order, each with the highest generation seen.
 
     `groups` are small non-negative numbers, `pages` and `gens` parallel lists, one per row; an empty or null `gens`
     list stands for unknown generations. Returns `group`, `pages`, `gens` (parallel; empty where none is known).
     """
+    numbers = groups.to_numpy().astype(np.int64)
+    order = np.argsort(numbers, kind="stable")
+    done = np.cumsum(pages.list.len().fill_null(0).to_numpy().astype(np.int64)[order])
+    unions, start = [_union(groups.head(0), pages.head(0), gens.head(0))], 0
+    while start < len(order):
+        far = int(np.searchsorted(done, (done[start - 1] if start else 0) + AT_ONCE, side="right"))
+        last = numbers[order[min(max(far, start + 1), len(order)) - 1]]
+        end = int(np.searchsorted(numbers, last, side="right", sorter=order))
+        rows = order[start:end]
+        unions.append(_union(groups[rows], pages[rows], gens[rows]))
+        start = end
+    return pl.concat(unions)
+
+
+def _union(groups: pl.Series, pages: pl.Series, gens: pl.Series) -> pl.DataFrame:
+    """`union_pages` of rows that have all of their groups."""
     lengths = pages.list.len().fill_null(0).to_numpy().astype(np.int64)
     owner = np.repeat(groups.to_numpy().astype(np.int64), lengths)
     page = _flat(pages).astype(np.int64)

@@ -12,6 +12,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import polars as pl
+import pyarrow as pa
 
 from kvwitness import __version__
 from kvwitness.audit import observed
@@ -107,6 +108,7 @@ def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[p
         if _state_kept(sequence, start + number):
             checkpoint.save(replay, _state(sequence, part))
         known.append(facts)
+        pa.default_memory_pool().release_unused()  # else it keeps what the part's page lists took
     replay.orphans(ground.horizon_ns, max(0, sequence.rows - 1))
     _tidy(sequence)
     return pl.concat([*known, replay.take_facts()]), replay.page_events

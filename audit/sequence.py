@@ -41,7 +41,7 @@ STRETCH_ROWS = 1_000_000
 PART_ROWS = 1 << 18
 """A part has at most so many events."""
 
-PART_PAGES = 1 << 24
+PART_PAGES = 1 << 23
 """A part's events touch about so many pages, all of which are in memory while it is replayed."""
 
 SLACK_NS = 5_000_000_000
@@ -287,6 +287,8 @@ def _add_parts(directory: Path, pieces: list[Piece], order: Order, made: list[Pa
             rows = np.flatnonzero(part_of == number)
             parts[number].add(_some(table, rows), placed_at.of(rows, -first))
         start += piece.rows
+        del table
+        pa.default_memory_pool().release_unused()  # else it keeps several times what a piece takes
     made.extend(part.finished for part in parts)
 
 

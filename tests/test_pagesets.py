@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import polars as pl
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvwitness.audit import pagesets
 from kvwitness.audit.pagesets import union_pages
 
 Row = tuple[int, list[int] | None, list[int] | None]
@@ -42,9 +44,10 @@ def frame_of(given: list[Row]) -> pl.DataFrame:
     return pl.DataFrame(given, schema=schema, orient="row")
 
 
-@settings(max_examples=80, deadline=None)
-@given(rows())
-def test_union(given: list[Row]) -> None:
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows(), st.integers(1, 20))
+def test_union(monkeypatch: pytest.MonkeyPatch, given: list[Row], at_once: int) -> None:
+    monkeypatch.setattr(pagesets, "AT_ONCE", at_once)
     frame = frame_of(given)
     got = union_pages(frame["group"], frame["pages"], frame["gens"])
     expected = [
