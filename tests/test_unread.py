@@ -20,7 +20,7 @@ from kvwitness.audit.unread import Unread, losses_of
 from kvwitness.collectors.importing import import_file
 
 CASES = Path(__file__).parent / "cases"
-HEALTHY = sorted(path.stem for path in CASES.glob("[ft][0-9]*.jsonl"))
+HEALTHY = sorted(path.stem for path in CASES.glob("[fht][0-9]*.jsonl"))
 SHARING, TRANSFER = "f01-common-system-prompt", "f24-late-read-of-intact-page"
 ACCUSING = {"leak", "integrity", "exposure"}
 Lines = list[bytes]

@@ -535,7 +535,7 @@ class Content:
         for page, _, _, pos in rows:
             if page.id in page.pool.reserved or page.pool.kind not in ORDINAL_KINDS or pos is None:
                 continue
-            if not page.known and page.id not in place:
+            if (not page.known and page.id not in place) or self.w.kept_for(r, page):
                 self.w.unreliable.add((r, e.d["pool"]))
             if page.id not in place or (r, e.d["pool"]) in self.w.unreliable:
                 continue

@@ -13,6 +13,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_INTRUDER,
     LF_TAINT,
     LF_UNKNOWN,
+    NO_PLACES,
     NOBODY,
     OP_COPY,
     OP_OFFLOAD,
@@ -57,6 +58,8 @@ def attachment(w: Any, g: int, page: int, actor: int, rp: int, ordinal: int, tok
     owner = state.owner
     if owner >= 0 and (w.actors[owner].type == T_SESSION or w.actors[owner].type == T_SNAPSHOT):
         if w.actors[owner].tenant == w.actors[actor].tenant:
+            if rp >= 0:
+                w.pairs[rp].blind |= NO_PLACES
             return 1, 0, tokens
     entry = share_of(w, rp, page, state.gen, ordinal)
     if entry < 0:

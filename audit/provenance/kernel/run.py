@@ -39,6 +39,8 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_FOREIGN_ORIGIN,
     LF_TAINT,
     N_STEPS,
+    NO_COVER,
+    NO_PLACES,
     NOBODY,
     OP_COPY,
     OP_DECODE,
@@ -82,7 +84,7 @@ def cover(w: Any, rp: int, lo: int, hi: int) -> None:
             pair.pending0 = min(lo, pair.pending0)
             pair.pending1 = max(hi, pair.pending1)
         else:
-            pair.blind = 1  # more than two separate pieces: coverage is not judged for this request
+            pair.blind |= NO_COVER  # more than two separate pieces: coverage is not judged for this request
         return
     if hi > pair.cover:
         pair.cover = hi
@@ -167,7 +169,8 @@ def read_event(w: Any, e: int, ev: int) -> None:
             break
         place = first + i if positions else -1
         if page.owner == actor:
-            if placed and page.ord != place and page.ord >= 0 and not page.flags & PF_RESERVED:
+            elsewhere = placed and page.ord != place and page.ord >= 0
+            if elsewhere and not page.flags & PF_RESERVED and not w.pairs[rp].blind & NO_PLACES:
                 since = w.pairs[rp].began
                 emit(w, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, lo, hi, 0)
             if page.rd_hi == 0:
@@ -295,7 +298,7 @@ def write_event(w: Any, e: int, ev: int) -> None:
         if hi <= lo:
             break
         if placed and page.owner == actor and page.ord != first + i and page.ord >= 0 and phase != PH_BEGIN:
-            if not page.flags & PF_RESERVED:
+            if not page.flags & PF_RESERVED and not w.pairs[rp].blind & NO_PLACES:
                 since = w.pairs[rp].began
                 emit(w, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, lo, hi, 0)
         if (
@@ -413,7 +416,7 @@ def alloc_event(w: Any, e: int, ev: int) -> None:
     if rp >= 0 and w.pairs[rp].held == 0:
         w.pairs[rp].began = ev
     if rp >= 0 and not w.pools[pool].known and not w.actors[actor].born:
-        w.pairs[rp].blind = 1  # it lived before the record did: its table has pages that nobody wrote down
+        w.pairs[rp].blind |= NO_COVER  # it lived before the record did: its table has pages that nobody wrote down
     placed = rp >= 0 and not w.pairs[rp].blind
     for i in range(w.events[e].p_n):
         number = w.listed[off + i]

@@ -12,6 +12,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_INTRUDER,
     LF_TAINT,
     LF_UNKNOWN,
+    NO_PLACES,
     NOBODY,
     OP_COPY,
     OP_DUMMY,
@@ -101,6 +102,8 @@ def may_write(w: Any, g: int, page: int, pool: int, actor: int, rp: int, op: int
     )
     if kin and w.actors[owner].type != T_REQUEST:
         if w.actors[owner].type == T_SESSION or op == OP_COPY or op == OP_TRANSFER or op == OP_LOAD:
+            if w.actors[owner].type == T_SESSION and rp >= 0:
+                w.pairs[rp].blind |= NO_PLACES
             return True
     if state.sharers > 0 and (owner < 0 or w.actors[owner].type != T_REQUEST):
         entry = share_of(w, rp, page, state.gen, -1)
