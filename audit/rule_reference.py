@@ -15,6 +15,9 @@ Each rule is one file in `audit/rules`, with its meaning, its query and both exa
 judges the examples.
 """
 
+SHOWN_LINES = 16
+"""Examples of anomalies need weeks of events: of what is longer, the beginning and the end are shown."""
+
 
 def reference(rules: Iterable[Rule]) -> str:
     """The whole page: an overview, then every rule in the given order."""
@@ -56,13 +59,17 @@ def _params(params: Iterable[Param]) -> str:
 
 
 def _example(title: str, example: Example) -> str:
+    lines = example.trace.strip().splitlines()
+    if len(lines) > SHOWN_LINES:
+        kept = SHOWN_LINES // 2
+        lines = [*lines[:kept], f"... {len(lines) - 2 * kept:,} more lines ...", *lines[-kept:]]
     return "\n".join(
         [
             "<details>",
             f"<summary>{title}: {example.title}</summary>",
             "",
             "```json",
-            example.trace.strip(),
+            *lines,
             "```",
             "",
             "</details>",
