@@ -189,9 +189,12 @@ def _transfers(dossier: Dossier) -> Told:
 
 
 def _transfer(row: Row, dossier: Dossier) -> str:
+    ready = len(row["dst_announced"] or [])
+    if ready and row["tokens"] is None and not row["dst_pages"]:
+        made = f"{several(ready, 'page')} of {row['dst_pool']} ready for transfer {row['transfer']}"
+        return f"At {_clock(dossier)(row['ref_ns'])} {row['source']} made {made}."
     tokens = "an unstated number of tokens" if row["tokens"] is None else several(row["tokens"], "token")
     to = f" to {several(len(row['dst_pages'] or []), 'page')} of {row['dst_pool']}" if row["dst_pool"] else ""
-    ready = len(row["dst_announced"] or [])
     room = f", where {several(ready, 'page')} had been made ready" if ready else ""
     begun = f"{row['source']} began transfer {row['transfer']} of {tokens}{to}{room}"
     ends = dossier.events.filter(
