@@ -50,12 +50,17 @@ def with_tenant(frame: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def report(context: Context, rule: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Findings from rows that carry `evs`: the proving events in replay order, dated by the first of them."""
+    """Findings from rows that carry `evs`: the proving events, which are put in replay order.
+
+    A finding is dated by the event `at_ev` where rows have one, else by the first event that proves it.
+    """
     if rows.is_empty():
         return no_findings()
     proven = rows.with_columns(evs=pl.col("evs").list.drop_nulls().list.unique().list.sort())
-    proven = proven.with_columns(_first=pl.col("evs").list.first())
-    wanted = proven["_first"].drop_nulls().unique().to_list()
-    times = context.events.filter(pl.col("ev").is_in(wanted)).select(_first="ev", time_ns="ref_ns").collect()
-    dated = proven.drop("time_ns", strict=False).join(times, on="_first", how="left", maintain_order="left")
-    return findings(dated.drop("_first"), rule)
+    first = pl.col("evs").list.first()
+    dating = pl.coalesce("at_ev", first) if "at_ev" in rows.columns else first
+    proven = proven.with_columns(_dating=dating)
+    wanted = proven["_dating"].drop_nulls().unique().to_list()
+    times = context.events.filter(pl.col("ev").is_in(wanted)).select(_dating="ev", time_ns="ref_ns").collect()
+    dated = proven.drop("time_ns", strict=False).join(times, on="_dating", how="left", maintain_order="left")
+    return findings(dated.drop("_dating", "at_ev", strict=False), rule)

@@ -60,6 +60,7 @@ def _describe(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(
         verdict=pl.when(proved.fill_null(False)).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
         evs=pl.concat_list("received_ev", "limit_ev", "ev", "finished_ev"),
+        at_ev=pl.coalesce("finished_ev", "ev"),
         why=pl.when(length)
         .then(pl.format("answered with success by way of {}, and its true prompt length is not on record", "engine"))
         .when(proved.fill_null(False))
