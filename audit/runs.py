@@ -7,6 +7,7 @@ stretch of them and the facts found there, so that the next audit replays only w
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -42,12 +43,17 @@ class AuditRun:
     seconds: float
 
 
-def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
+def audit_store(
+    store: Store,
+    *,
+    overrides: Mapping[str, Mapping[str, float | int | str]] | None = None,
+    progress: Progress = _silent,
+) -> AuditRun:
     """Judge everything in a store and keep the result in it, whole or not at all.
 
     Result tables: `findings`, `incidents`, `request_verdicts`, `undecided`, `audit_run` (one row: what was looked at),
     and those of `kvwitness.audit.observed`.
-    Another audit of the same store is waited for.
+    Another audit of the same store is waited for. `overrides` are rule parameters from configuration.
     """
     started = time.time_ns()
     directory = store.checkpoint_dir / "audit"
@@ -56,7 +62,7 @@ def audit_store(store: Store, *, progress: Progress = _silent) -> AuditRun:
         progress("ordering events", 0.0)
         with store.reading():
             sequence = bring_up_to_date(store, directory, prepare_for)
-        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), {}, refused(store))
+        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), overrides or {}, refused(store))
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
         judgement = conclude(context, page_events, sequence.rows, progress=progress)

@@ -27,6 +27,9 @@ OWN = {
     "request": "kvwitness.audit.cli.request",
     "page": "kvwitness.audit.cli.page",
     "sql": "kvwitness.audit.cli.sql",
+    "check": "kvwitness.audit.cli.check",
+    "watch": "kvwitness.audit.cli.watch",
+    "alerts": "kvwitness.audit.cli.alerts",
     "rules": "kvwitness.audit.cli.rules",
     "store": "kvwitness.audit.cli.store",
 }

@@ -198,6 +198,7 @@ RULE = Rule(
     atlas=("AML.T0029",),
     cwe=("CWE-1284", "CWE-770"),
     query=query,
+    lasting=True,
     positive=Example(
         title="1000 tokens promised, 512 in the pool",
         verdict="exposure",

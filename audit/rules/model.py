@@ -138,6 +138,9 @@ class Rule:
     negative: Example
     params: tuple[Param, ...] = ()
     anomaly: bool = False
+    lasting: bool = False
+    """Its findings about engines and tenants are conditions that hold until the audit does not find them any more, not
+    events that are over: an alert stays open for as long."""
 
     def settings(self, context: Context) -> dict[str, float | int | str]:
         """The parameters in force: defaults, overridden by configuration."""

@@ -1,0 +1,377 @@
+"""What the alerts remember: one SQLite file in the store's directory, changed in transactions that survive any death.
+
+What was decided and what has to be said for it are written together (`Ledger.transaction`), so that neither is ever
+there without the other. The queue of what has to be said is worked off afterwards, each message under a key that never
+changes.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from kvwitness.audit.alerts.model import Notice
+from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.store import Store
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE rules (rule TEXT PRIMARY KEY, done_ns INTEGER NOT NULL, mark_ns INTEGER NOT NULL) STRICT;
+CREATE TABLE alerts (
+    alert TEXT NOT NULL, episode INTEGER NOT NULL, labels TEXT NOT NULL, state TEXT NOT NULL, verdict TEXT NOT NULL,
+    severity TEXT NOT NULL, title TEXT NOT NULL, opened_ns INTEGER NOT NULL, active_ns INTEGER NOT NULL,
+    ended_ns INTEGER, ended_by TEXT, version INTEGER NOT NULL, said_ns INTEGER, said_count INTEGER NOT NULL,
+    said_severity TEXT, sinks TEXT NOT NULL, notice TEXT, silenced INTEGER NOT NULL,
+    PRIMARY KEY (alert, episode)) STRICT;
+CREATE TABLE members (
+    signal TEXT PRIMARY KEY, alert TEXT NOT NULL, episode INTEGER NOT NULL, base TEXT NOT NULL, rules TEXT NOT NULL,
+    mark TEXT NOT NULL, severity TEXT NOT NULL, lasting INTEGER NOT NULL) STRICT;
+CREATE INDEX members_of ON members (alert, episode);
+CREATE TABLE outbox (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, sink TEXT NOT NULL, alert TEXT NOT NULL, body TEXT,
+    state TEXT NOT NULL, queued_ns INTEGER NOT NULL, not_before_ns INTEGER NOT NULL, attempts INTEGER NOT NULL,
+    done_ns INTEGER, error TEXT, UNIQUE (key, sink)) STRICT;
+CREATE INDEX outbox_due ON outbox (state, sink, id);
+CREATE TABLE sinks (
+    sink TEXT PRIMARY KEY, failures INTEGER NOT NULL, failing_since_ns INTEGER, retry_ns INTEGER NOT NULL,
+    ok_ns INTEGER, error TEXT, reminded_ns INTEGER, beat_ns INTEGER) STRICT;
+CREATE TABLE silences (
+    id TEXT PRIMARY KEY, conditions TEXT NOT NULL, owner TEXT NOT NULL, reason TEXT NOT NULL, from_ns INTEGER NOT NULL,
+    until_ns INTEGER NOT NULL) STRICT;
+"""
+
+
+@dataclass
+class AlertRow:
+    """One episode of an alert, as it is kept."""
+
+    alert: str
+    episode: int
+    labels: Mapping[str, str]
+    state: str
+    """`firing` or `resolved`."""
+    verdict: str
+    severity: str
+    title: str
+    opened_ns: int
+    active_ns: int
+    """When something about it was new last."""
+    ended_ns: int | None = None
+    ended_by: str | None = None
+    version: int = 0
+    said_ns: int | None = None
+    said_count: int = 0
+    said_severity: str | None = None
+    sinks: tuple[str, ...] = ()
+    """Those that heard of the episode."""
+    notice: str | None = None
+    """The last message, as JSON."""
+    silenced: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """A signal that belongs to an alert."""
+
+    signal: str
+    alert: str
+    episode: int
+    base: str
+    """Labels before a storm put it elsewhere."""
+    rules: tuple[str, ...]
+    mark: str
+    """What it said when it was last looked at; another text means news."""
+    severity: str
+    lasting: bool
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A message that waits."""
+
+    id: int
+    key: str
+    sink: str
+    notice: Notice
+    attempts: int
+
+
+@dataclass(frozen=True)
+class SinkRow:
+    """How delivery to a sink goes."""
+
+    sink: str
+    failures: int = 0
+    """In a row."""
+    failing_since_ns: int | None = None
+    retry_ns: int = 0
+    ok_ns: int | None = None
+    error: str | None = None
+    reminded_ns: int | None = None
+    beat_ns: int | None = None
+
+
+class Ledger:
+    """The memory of the alerts of one store. One process changes it at a time (`lease`), any number may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(exist_ok=True)
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
+        self._db.row_factory = sqlite3.Row
+        # FULL: what was decided must be on disk before anything is sent for it.
+        self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+        self._prepare()
+
+    @classmethod
+    def of(cls, store: Store) -> Self:
+        """The ledger of a store, made when there is none."""
+        return cls(directory(store) / "ledger.sqlite")
+
+    def _prepare(self) -> None:
+        with self.transaction():
+            found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+            if found == 0:
+                for statement in _SCHEMA.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            elif found != SCHEMA_VERSION:
+                raise KvwitnessError(
+                    f"{self.path} was written by another version of kvwitness (its version is {found}).",
+                    "Upgrade kvwitness; nothing was changed.",
+                )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside becomes durable together at the end, or not at all."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # -- small facts, rules -----------------------------------------------------------------------------
+
+    def fact(self, key: str) -> str | None:
+        """A fact by name."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_fact(self, key: str, value: str) -> None:
+        """Keep a fact."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def rules_done(self) -> dict[str, int]:
+        """Rule -> when it was last looked at."""
+        return {row[0]: row[1] for row in self._db.execute("SELECT rule, done_ns FROM rules")}
+
+    def marks(self) -> dict[str, int]:
+        """Rule -> reference time up to which the record had come when it was last looked at."""
+        return {row[0]: row[1] for row in self._db.execute("SELECT rule, mark_ns FROM rules")}
+
+    def set_done(self, rule: str, done_ns: int, mark_ns: int) -> None:
+        """A rule was looked at. Its mark never goes back."""
+        self._db.execute(
+            "INSERT INTO rules VALUES (?, ?, ?) ON CONFLICT (rule) DO UPDATE SET done_ns = excluded.done_ns, "
+            "mark_ns = max(mark_ns, excluded.mark_ns)",
+            (rule, done_ns, mark_ns),
+        )
+
+    # -- alerts and their members -----------------------------------------------------------------------
+
+    def newest(self, alert: str) -> AlertRow | None:
+        """The newest episode of an alert."""
+        found = self._alerts("WHERE alert = ? ORDER BY episode DESC LIMIT 1", alert)
+        return found[0] if found else None
+
+    def firing(self) -> list[AlertRow]:
+        """All that fire, the oldest first."""
+        return self._alerts("WHERE state = 'firing' ORDER BY opened_ns, alert")
+
+    def alerts(self) -> list[AlertRow]:
+        """Every episode on record, the newest first."""
+        return self._alerts("ORDER BY opened_ns DESC, alert")
+
+    def episodes_since(self, alert: str, since_ns: int) -> int:
+        """How many episodes of an alert began at `since_ns` or later."""
+        query = "SELECT count(*) FROM alerts WHERE alert = ? AND opened_ns >= ?"
+        return int(self._db.execute(query, (alert, since_ns)).fetchone()[0])
+
+    def _alerts(self, rest: str, *values: object) -> list[AlertRow]:
+        rows = self._db.execute(f"SELECT * FROM alerts {rest}", values)
+        return [_alert(row) for row in rows]
+
+    def keep(self, row: AlertRow) -> None:
+        """Write an episode."""
+        raw = vars(row) | {"labels": json.dumps(dict(row.labels), sort_keys=True), "sinks": json.dumps(row.sinks)}
+        names = ", ".join(raw)
+        self._db.execute(
+            f"INSERT OR REPLACE INTO alerts ({names}) VALUES ({', '.join(f':{name}' for name in raw)})", raw
+        )
+
+    def members(self, where: str = "", *values: object) -> list[Member]:
+        """Signals that belong to alerts; `where` is a condition in SQL."""
+        rows = self._db.execute(f"SELECT * FROM members {f'WHERE {where}' if where else ''} ORDER BY rowid", values)
+        return [
+            Member(**(dict(row) | {"rules": tuple(json.loads(row["rules"])), "lasting": bool(row["lasting"])}))
+            for row in rows
+        ]
+
+    def set_member(self, member: Member) -> None:
+        """Write a member."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO members VALUES "
+            "(:signal, :alert, :episode, :base, :rules, :mark, :severity, :lasting)",
+            vars(member) | {"rules": json.dumps(member.rules)},
+        )
+
+    def drop_member(self, signal: str) -> None:
+        """A signal is gone."""
+        self._db.execute("DELETE FROM members WHERE signal = ?", (signal,))
+
+    # -- the queue --------------------------------------------------------------------------------------
+
+    def enqueue(self, notice: Notice, sink: str, now_ns: int, not_before_ns: int) -> None:
+        """A message for a sink. One that it replaces, and that waits for the end of quiet hours, is dropped."""
+        self._db.execute(
+            "DELETE FROM outbox WHERE sink = ? AND alert = ? AND state = 'waiting' AND attempts = 0 "
+            "AND not_before_ns > ?",
+            (sink, notice.alert, now_ns),
+        )
+        self._db.execute(
+            "INSERT INTO outbox (key, sink, alert, body, state, queued_ns, not_before_ns, attempts) "
+            "VALUES (?, ?, ?, ?, 'waiting', ?, ?, 0)",
+            (notice.key, sink, notice.alert, notice.to_json(), now_ns, not_before_ns),
+        )
+
+    def first_waiting(self, sink: str, now_ns: int) -> Queued | None:
+        """The next message of a sink."""
+        row = self._db.execute(
+            "SELECT * FROM outbox WHERE state = 'waiting' AND sink = ? AND not_before_ns <= ? ORDER BY id LIMIT 1",
+            (sink, now_ns),
+        ).fetchone()
+        if row is None:
+            return None
+        return Queued(row["id"], row["key"], row["sink"], Notice.from_json(row["body"]), row["attempts"])
+
+    def waiting_sinks(self) -> list[str]:
+        """Sinks with messages that wait."""
+        query = "SELECT DISTINCT sink FROM outbox WHERE state = 'waiting' ORDER BY sink"
+        return [row[0] for row in self._db.execute(query)]
+
+    def next_wish_ns(self) -> int | None:
+        """When the next waiting message may go, sinks that fail left aside."""
+        row = self._db.execute(
+            "SELECT min(max(o.not_before_ns, coalesce(s.retry_ns, 0))) FROM outbox o LEFT JOIN sinks s USING (sink) "
+            "WHERE o.state = 'waiting'"
+        ).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def attempt(self, queued: Queued) -> None:
+        """An attempt begins: whatever happens now, the message may have arrived."""
+        self._db.execute("UPDATE outbox SET attempts = attempts + 1 WHERE id = ?", (queued.id,))
+
+    def settle(self, queued: Queued, state: str, now_ns: int, error: str | None = None) -> None:
+        """A message was `delivered` or `refused`; what it said is not kept any longer."""
+        self._db.execute(
+            "UPDATE outbox SET state = ?, done_ns = ?, error = ?, body = NULL WHERE id = ?",
+            (state, now_ns, error, queued.id),
+        )
+
+    def deliveries(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Messages, the newest first, without what they say."""
+        rows = self._db.execute(
+            "SELECT id, key, sink, alert, state, queued_ns, not_before_ns, attempts, done_ns, error FROM outbox "
+            "ORDER BY id DESC LIMIT ?",
+            (limit,),
+        )
+        return [dict(row) for row in rows]
+
+    def refused_since(self, since_ns: int) -> dict[str, int]:
+        """Sink -> messages that it refused since then."""
+        query = "SELECT sink, count(*) FROM outbox WHERE state = 'refused' AND done_ns >= ? GROUP BY sink"
+        return {row[0]: row[1] for row in self._db.execute(query, (since_ns,))}
+
+    def prune(self, before_ns: int) -> None:
+        """Forget messages that were settled, and episodes that ended, before then."""
+        self._db.execute("DELETE FROM outbox WHERE state <> 'waiting' AND done_ns < ?", (before_ns,))
+        self._db.execute("DELETE FROM alerts WHERE state = 'resolved' AND ended_ns < ?", (before_ns,))
+        self._db.execute("DELETE FROM silences WHERE until_ns < ?", (before_ns,))
+
+    def sink(self, name: str) -> SinkRow:
+        """How delivery to a sink goes."""
+        row = self._db.execute("SELECT * FROM sinks WHERE sink = ?", (name,)).fetchone()
+        return SinkRow(name) if row is None else SinkRow(**dict(row))
+
+    def sinks(self) -> list[SinkRow]:
+        """All sinks that were ever sent to."""
+        return [SinkRow(**dict(row)) for row in self._db.execute("SELECT * FROM sinks ORDER BY sink")]
+
+    def set_sink(self, row: SinkRow) -> None:
+        """Write how delivery to a sink goes."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO sinks VALUES "
+            "(:sink, :failures, :failing_since_ns, :retry_ns, :ok_ns, :error, :reminded_ns, :beat_ns)",
+            vars(row),
+        )
+
+    # -- silences ---------------------------------------------------------------------------------------
+
+    def silences(self) -> list[dict[str, Any]]:
+        """Silences that were set by command."""
+        rows = self._db.execute("SELECT * FROM silences ORDER BY until_ns")
+        return [dict(row) | {"conditions": json.loads(row["conditions"])} for row in rows]
+
+    def set_silence(self, row: Mapping[str, Any]) -> None:
+        """Write a silence."""
+        raw = dict(row) | {"conditions": json.dumps(row["conditions"])}
+        self._db.execute(
+            "INSERT OR REPLACE INTO silences VALUES (:id, :conditions, :owner, :reason, :from_ns, :until_ns)", raw
+        )
+
+    def forget(self, names: set[str]) -> None:
+        """Forget everything that bears one of these names in a label: after retention removed a tenant.
+
+        Messages that wait go as well, since they may name it.
+        """
+        for row in self._alerts(""):
+            if names & set(row.labels.values()):
+                for table in ("alerts", "members", "outbox"):
+                    self._db.execute(f"DELETE FROM {table} WHERE alert = ?", (row.alert,))
+        self._db.execute("DELETE FROM outbox WHERE state = 'waiting'")
+        self._db.execute("UPDATE alerts SET notice = NULL")
+
+
+def _alert(row: sqlite3.Row) -> AlertRow:
+    raw = dict(row)
+    return AlertRow(
+        **raw
+        | {
+            "labels": json.loads(raw["labels"]),
+            "sinks": tuple(json.loads(raw["sinks"])),
+            "silenced": bool(raw["silenced"]),
+        }
+    )
+
+
+def directory(store: Store) -> Path:
+    """Where a store keeps what belongs to its alerts."""
+    return store.path / "alerts"

@@ -1,0 +1,83 @@
+"""Sending JSON over HTTP, for all sinks that do: one time limit, one meaning of each status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from kvwitness import __version__
+from kvwitness.audit.alerts.reading import Section
+from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
+from kvwitness.audit.errors import KvwitnessError
+
+_WAIT_S = 10.0
+_LATER = frozenset({408, 409, 423, 425, 429})
+"""Refusals that are meant for now, not for good."""
+
+
+class Poster:
+    """Posts bodies to one address."""
+
+    def __init__(self, url: str, *, ca_file: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        try:
+            import urllib3
+        except ImportError as exc:
+            raise KvwitnessError("Sinks over HTTP need the package urllib3.", "Install kvwitness[alerts].") from exc
+        self.url = url
+        self._headers = {"User-Agent": f"kvwitness/{__version__}", **(headers or {})}
+        self._errors = urllib3.exceptions.HTTPError
+        limits = urllib3.Timeout(connect=_WAIT_S, read=_WAIT_S)
+        # No redirect is followed: a message goes to the address that was configured, or nowhere.
+        settings: dict[str, Any] = {"retries": False, "timeout": limits}
+        proxy = _proxy(url)
+        if ca_file is not None:
+            settings["ca_certs"] = ca_file
+        self._pool = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+
+    @classmethod
+    def of(cls, section: Section, key: str = "url", *, default: str | None = None) -> Poster:
+        """From configuration: the address, `ca_file`, and `headers`, whose values may be secrets."""
+        url = section.url(key) if default is None else section.url(key, default)
+        headers = section.section("headers")
+        return cls(
+            url,
+            ca_file=section.text("ca_file", None),
+            headers={name: headers.secret(name) for name in headers.names()},
+        )
+
+    def post(self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = "") -> bytes:
+        """Send JSON; returns what came back. Raises `Unreachable` or `Refused`; neither holds the address, which may be
+        secret, beyond its host."""
+        host = urlsplit(self.url).hostname
+        sent = {**self._headers, "Content-Type": "application/json", **(headers or {})}
+        try:
+            answer = self._pool.request(
+                "POST", self.url.rstrip("/") + path if path else self.url, body=body, headers=sent
+            )
+        except self._errors as exc:
+            raise Unreachable(f"{host} could not be reached: {type(exc).__name__}") from exc
+        if answer.status < 300:
+            return answer.data
+        why = f"{host} answered {answer.status}"
+        if answer.status >= 500 or answer.status in _LATER:
+            raise Unreachable(why, _seconds(answer.headers.get("Retry-After")))
+        raise Refused(why)
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names for an address, unless it excepts its host."""
+    import urllib.request
+
+    parts = urlsplit(url)
+    if urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def _seconds(text: str | None) -> float | None:
+    """`Retry-After` in seconds; its form as a date is not worth trusting two clocks."""
+    try:
+        return None if text is None else min(3600.0, max(0.0, float(text)))
+    except ValueError:
+        return None

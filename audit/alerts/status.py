@@ -1,0 +1,100 @@
+"""The state of the alerts as tables, for commands and pages. Reading needs no lease and changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from kvwitness.audit.alerts.ledger import Ledger, directory
+from kvwitness.audit.store import Store
+
+ALERTS = pl.Schema(
+    {
+        "alert": pl.String(),
+        "episode": pl.Int64(),
+        "state": pl.String(),
+        "severity": pl.String(),
+        "verdict": pl.String(),
+        "title": pl.String(),
+        "incidents": pl.Int64(),
+        "opened_ns": pl.Int64(),
+        "active_ns": pl.Int64(),
+        "ended_ns": pl.Int64(),
+        "ended_by": pl.String(),
+        "silenced": pl.Boolean(),
+        "accepted": pl.String(),
+        "messages": pl.Int64(),
+        "sinks": pl.List(pl.String()),
+    }
+)
+DELIVERIES = pl.Schema(
+    {
+        "key": pl.String(),
+        "sink": pl.String(),
+        "alert": pl.String(),
+        "state": pl.String(),
+        "queued_ns": pl.Int64(),
+        "not_before_ns": pl.Int64(),
+        "done_ns": pl.Int64(),
+        "attempts": pl.Int64(),
+        "error": pl.String(),
+    }
+)
+SINKS = pl.Schema(
+    {
+        "sink": pl.String(),
+        "failures": pl.Int64(),
+        "failing_since_ns": pl.Int64(),
+        "retry_ns": pl.Int64(),
+        "ok_ns": pl.Int64(),
+        "error": pl.String(),
+        "waiting": pl.Int64(),
+    }
+)
+RULES_DONE = pl.Schema({"rule": pl.String(), "done_ns": pl.Int64(), "mark_ns": pl.Int64()})
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is remembered."""
+
+    alerts: pl.DataFrame
+    """One row per episode, the newest first."""
+    deliveries: pl.DataFrame
+    """One row per message and sink, the newest first: `waiting`, `delivered` or `refused`."""
+    sinks: pl.DataFrame
+    """One row per sink that was ever sent to."""
+    rules: pl.DataFrame
+    """When each rule was looked at last, and how far the record had come."""
+
+
+def status(store: Store) -> Status:
+    """The state of the alerts of a store; empty tables where nothing was ever checked."""
+    if not (directory(store) / "ledger.sqlite").exists():
+        return Status(*(pl.DataFrame(schema=schema) for schema in (ALERTS, DELIVERIES, SINKS, RULES_DONE)))
+    with Ledger.of(store) as ledger:
+        deliveries = ledger.deliveries()
+        waiting = pl.DataFrame(deliveries, schema=DELIVERIES).filter(pl.col("state") == "waiting")
+        per_sink = dict(waiting["sink"].value_counts().iter_rows())
+        done, marks = ledger.rules_done(), ledger.marks()
+        alerts = [
+            vars(row)
+            | {
+                "incidents": len(ledger.members("alert = ? AND episode = ?", row.alert, row.episode)),
+                "accepted": row.labels.get("accepted"),
+                "messages": row.version,
+                "sinks": list(row.sinks),
+            }
+            for row in ledger.alerts()
+        ]
+        names = sorted({row.sink for row in ledger.sinks()} | set(per_sink))
+        sinks = [vars(ledger.sink(name)) | {"waiting": per_sink.get(name, 0)} for name in names]
+        rules = [{"rule": rule, "done_ns": at, "mark_ns": marks.get(rule, 0)} for rule, at in sorted(done.items())]
+    return Status(
+        _frame(alerts, ALERTS), _frame(deliveries, DELIVERIES), _frame(sinks, SINKS), _frame(rules, RULES_DONE)
+    )
+
+
+def _frame(rows: list[dict[str, object]], schema: pl.Schema) -> pl.DataFrame:
+    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
