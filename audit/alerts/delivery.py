@@ -7,7 +7,7 @@ again, marked as repeated, so that a receiver that looks at keys takes each once
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -133,12 +133,3 @@ def _tried(send: Callable[[], None]) -> bool:
     except Exception:
         return False
     return True
-
-
-def firing_for(ledger: Ledger) -> Mapping[str, int]:
-    """Sink -> alerts that fire and that it heard of."""
-    counts: dict[str, int] = {}
-    for row in ledger.firing():
-        for sink in row.sinks:
-            counts[sink] = counts.get(sink, 0) + 1
-    return counts

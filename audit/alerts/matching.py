@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from kvwitness.audit.alerts.model import OPERATION, SEVERITIES, rank
@@ -93,4 +93,5 @@ class Conditions:
 
     def matcher(self) -> Matcher:
         """The matcher that they describe."""
-        return replace(Matcher(), **self.values)
+        of = self.values.get
+        return Matcher(of("verdict", ()), of("rule", ()), of("engine", ()), of("tenant", ()), of("incident", ()))

@@ -34,6 +34,7 @@ class Section:
         self._asked: dict[str, None] = {}
 
     def __contains__(self, key: str) -> bool:
+        self._asked[key] = None
         return key in self._raw
 
     def error(self, key: str, what: str, advice: str = "") -> ConfigError:
@@ -43,6 +44,8 @@ class Section:
 
     def _where(self, key: str) -> str:
         """`line N: ` of the key, where the text shows it plainly."""
+        if self._file.suffix in (".yaml", ".yml"):
+            return self._where_in_yaml(key)
         inside, seen = not self._path, -1
         for number, line in enumerate(self._text.splitlines(), start=1):
             if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
@@ -52,6 +55,15 @@ class Section:
                 if names == (*self._path, key):
                     return f"line {number}: "
             elif inside and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=:]", line):
+                return f"line {number}: "
+        return ""
+
+    def _where_in_yaml(self, key: str) -> str:
+        wanted = [*self._path, key]
+        for number, line in enumerate(self._text.splitlines(), start=1):
+            if re.match(rf"\s*[\"']?{re.escape(wanted[0])}[\"']?\s*:", line):
+                wanted.pop(0)
+            if not wanted:
                 return f"line {number}: "
         return ""
 

@@ -12,8 +12,9 @@ from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
 from kvwitness.audit.errors import KvwitnessError
 
 _WAIT_S = 10.0
-_LATER = frozenset({408, 409, 423, 425, 429})
-"""Refusals that are meant for now, not for good."""
+_FOR_GOOD = frozenset({400, 413, 422})
+"""Refusals of this message. Any other says that the address, a key or the server is not as it should be: that can be
+put right, and the message waits for it."""
 
 
 class Poster:
@@ -60,9 +61,9 @@ class Poster:
         if answer.status < 300:
             return answer.data
         why = f"{host} answered {answer.status}"
-        if answer.status >= 500 or answer.status in _LATER:
-            raise Unreachable(why, _seconds(answer.headers.get("Retry-After")))
-        raise Refused(why)
+        if answer.status in _FOR_GOOD:
+            raise Refused(why)
+        raise Unreachable(why, _seconds(answer.headers.get("Retry-After")))
 
 
 def _proxy(url: str) -> str | None:

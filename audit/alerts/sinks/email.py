@@ -42,13 +42,14 @@ class Email:
                 if self._login is not None:
                     smtp.login(*self._login)
                 smtp.send_message(self._message(notice))
-        except smtplib.SMTPResponseException as exc:
+        except smtplib.SMTPDataError as exc:
             told = f"{self._host} answered {exc.smtp_code}"
             raise (Unreachable if exc.smtp_code < 500 else Refused)(told) from exc
+        except smtplib.SMTPResponseException as exc:  # login or sender: that can be put right, and the message waits
+            raise Unreachable(f"{self._host} answered {exc.smtp_code}") from exc
         except smtplib.SMTPRecipientsRefused as exc:
-            codes = {code for code, _ in exc.recipients.values()}
-            told = f"{self._host} takes none of the recipients ({', '.join(map(str, sorted(codes)))})"
-            raise (Refused if min(codes) >= 500 else Unreachable)(told) from exc
+            codes = sorted({code for code, _ in exc.recipients.values()})
+            raise Unreachable(f"{self._host} takes none of the recipients ({', '.join(map(str, codes))})") from exc
         except (smtplib.SMTPException, OSError) as exc:
             raise Unreachable(f"{self._host}:{self._port}: {type(exc).__name__}") from exc
 
