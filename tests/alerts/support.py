@@ -170,13 +170,13 @@ def receiver() -> Iterator[Receiver]:
         server.shutdown()
 
 
-def over_limit(first: int, count: int, *, at: float = 0, engine: str = "e") -> Trace:
+def over_limit(first: int, count: int, *, t0: int = T0, engine: str = "e") -> Trace:
     """Requests above an engine's limit, each answered with 200: one incident of verdict integrity each."""
     trace = Trace()
     if first == 0:
-        trace.add(T0, f"{engine}/0", "engine.limits", engine=engine, input_limit_tokens=100)
+        trace.add(t0, f"{engine}/0", "engine.limits", engine=engine, input_limit_tokens=100)
     for n in range(first, first + count):
-        t = T0 + at + n
+        t = t0 + n
         seq = n * 2 + 1
         trace.received(t, f"r{n}", "t-a", prompt_tokens=150, seq=seq)
         trace.add(t, f"{engine}/0", "page.alloc", pool=f"{engine}/0/kv", pages=[n + 1], request=f"r{n}", seq=n + 2)

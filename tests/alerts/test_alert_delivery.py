@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_tries_become_rarer_and_what_the_other_side_asks_for_is_kept(desk: Desk)
     for _ in range(4000):
         desk.clock.turn("1s")
         desk.deliver()
-    gaps = [(b - a) / 1e9 for a, b in zip(tries, tries[1:], strict=False)]
+    gaps = [(b - a) / 1e9 for a, b in pairwise(tries)]
     assert gaps[0] <= 3
     assert 100 <= max(gaps[:8]) <= 301
     assert min(gaps[8:]) >= 1000

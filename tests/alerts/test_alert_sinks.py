@@ -259,8 +259,8 @@ def test_mail_goes_out_encrypted_in_one_thread_per_episode(authority: tuple[Path
             sink.deliver(notice())
         with pytest.raises(Unreachable):
             made("email", **settings, password="wrong").deliver(notice())
+        del settings["ca_file"]
         with pytest.raises(Unreachable):  # a certificate that nobody vouches for
-            del settings["ca_file"]
             made("email", **settings, password="open sesame").deliver(notice())
 
 
@@ -294,7 +294,8 @@ def test_syslog_over_tls_is_a_counted_frame_of_rfc_5424(authority: tuple[Path, t
     size, _, told = got[0].partition(b" ")
     assert int(size) == len(told)
     form = re.compile(
-        rb"<(\d+)>1 (\S+Z) (\S+) kvwitness (\d+) firing \[kvwitness@32473((?: [a-z]+=\"(?:[^\"\\\]]|\\.)*\")+)\] \xef\xbb\xbf(.+)"
+        rb"<(\d+)>1 (\S+Z) (\S+) kvwitness (\d+) firing "
+        rb"\[kvwitness@32473((?: [a-z]+=\"(?:[^\"\\\]]|\\.)*\")+)\] \xef\xbb\xbf(.+)"
     )
     match = form.fullmatch(told)
     assert match is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import smtplib
 import ssl
+from contextlib import suppress
 from email.message import EmailMessage
 from email.utils import formatdate
 
@@ -36,12 +37,17 @@ class Email:
     def deliver(self, notice: Notice) -> None:
         """Send one message."""
         try:
-            with self._connected() as smtp:
+            smtp = self._connected()
+            try:
                 if self._encryption == "starttls":
                     smtp.starttls(context=self._context)
                 if self._login is not None:
                     smtp.login(*self._login)
                 smtp.send_message(self._message(notice))
+                with suppress(smtplib.SMTPException, OSError):  # it was taken; how the farewell goes changes nothing
+                    smtp.quit()
+            finally:
+                smtp.close()
         except smtplib.SMTPDataError as exc:
             told = f"{self._host} answered {exc.smtp_code}"
             raise (Unreachable if exc.smtp_code < 500 else Refused)(told) from exc

@@ -1,0 +1,91 @@
+"""A real Alertmanager on loopback, that tells a receiver of ours what it would tell a person."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.alerts.support import Receiver, receiver
+
+NAMES = ("prometheus-alertmanager", "alertmanager")
+
+
+def program() -> str | None:
+    """Where Alertmanager is installed; KVWITNESS_ALERTMANAGER names another place."""
+    return os.environ.get("KVWITNESS_ALERTMANAGER") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@dataclass
+class Alertmanager:
+    """A running one."""
+
+    url: str
+    pages: Receiver
+    """What it told people."""
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """What it holds for active."""
+        with urllib.request.urlopen(f"{self.url}/api/v2/alerts") as answer:
+            found: list[dict[str, Any]] = json.load(answer)
+        return found
+
+    def told(self, name: str) -> list[str]:
+        """Status of each message about alerts of that name, in order."""
+        groups = [got.json for got in list(self.pages.received)]
+        return [group["status"] for group in groups if group["commonLabels"]["alertname"] == name]
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for a condition; two minutes mean that it will not come."""
+    pause = threading.Event()
+    for _ in range(2400):
+        if holds():
+            return
+        pause.wait(0.05)
+    raise AssertionError(f"waited in vain: {what}")
+
+
+@contextmanager
+def alertmanager(folder: Path) -> Iterator[Alertmanager]:
+    """Tells every alert at once, again only when something changed, and its end."""
+    found = program()
+    assert found is not None
+    with receiver() as pages, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        config = folder / "alertmanager.yml"
+        config.write_text(
+            "route: {receiver: people, group_by: ['...'], group_wait: 100ms, group_interval: 200ms,"
+            " repeat_interval: 365d}\n"
+            f"receivers: [{{name: people, webhook_configs: [{{url: '{pages.url}', send_resolved: true}}]}}]\n"
+        )
+        options = [f"--config.file={config}", f"--storage.path={folder}/data", f"--web.listen-address={address}"]
+        with (folder / "alertmanager.log").open("w") as log:
+            process = subprocess.Popen([found, *options, "--cluster.listen-address="], stdout=log, stderr=log)
+        running = Alertmanager(f"http://{address}", pages)
+        try:
+            until(lambda: process.poll() is not None or _ready(running.url), "Alertmanager is ready")
+            assert process.poll() is None, f"Alertmanager ended: {(folder / 'alertmanager.log').read_text()[-2000:]}"
+            yield running
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
