@@ -3,9 +3,9 @@
 **What is assumed.** In each window of a subject (an engine, a tenant) `k` of `n` cases are hits. The rate differs
 from window to window more than chance alone would have it: by hour of the day, and by how customers work. So `k` is
 taken for beta-binomial. Its mean is the rate of the same hour on all days before, drawn towards the rate of all windows
-before as long as that hour has few cases. Its spread is estimated from all windows before (moments of Pearson's
-statistic), widened by 30 %, and by what few cases leave open about the mean. Nothing of the window itself, or after it,
-goes into its baseline.
+before as long as that hour has few cases. Its spread is estimated from how far the windows before lay from what was
+expected of them (the mean of Pearson's statistic), widened by 30 %, and by what few cases leave open about the mean.
+Nothing of the window itself, or after it, goes into its baseline.
 
 **What is promised.** A window is reported where so many hits (or so few) have a probability of at most
 `false_alarms` x window / (30 days x number of subjects): if windows go on varying as they did, all subjects together
@@ -46,9 +46,9 @@ def params(
     *,
     window_s: float = 3600.0,
     history_s: float = 7 * _DAY_S,
-    min_window: int = 50,
+    min_window: int = 20,
     min_baseline: int = 500,
-    min_hits: int = 10,
+    min_hits: int = 6,
     factor: float = 2.0,
     cases: str = "cases",
     hits: str = "hits",
@@ -164,27 +164,29 @@ def _with_baseline(counted: pl.DataFrame, key: list[str], window_s: float) -> pl
     n, k = pl.col("n"), pl.col("k")
     of_hour = [*key, "hour"]
     rows = counted.with_columns(hour=pl.col("window") % per_day).sort("window")
-    square = k.cast(pl.Float64) ** 2 / n
     rows = rows.with_columns(
         age=pl.col("window") - pl.col("window").min().over(key),
         base_n=n.cum_sum().over(key) - n,
         base_k=k.cum_sum().over(key) - k,
-        base_w=pl.int_range(pl.len()).over(key),
-        base_s=square.cum_sum().over(key) - square,
         hour_n=n.cum_sum().over(of_hour) - n,
         hour_k=k.cum_sum().over(of_hour) - k,
     )
-    rate = (pl.col("base_k") + 0.5) / (pl.col("base_n") + 1.0)
-    pearson = (pl.col("base_s") - pl.col("base_k") ** 2 / pl.max_horizontal("base_n", 1)) / (rate * (1 - rate))
-    beyond = (pearson / (pl.col("base_w") - 1) - 1) / (pl.col("base_n") / pl.col("base_w") - 1)
-    known = (pl.col("base_w") >= _FEW_WINDOWS) & beyond.is_finite()
-    spread = pl.when(known).then(beyond.clip(0.0, 0.5) * _WIDENED).otherwise(_SPREAD_OF_FEW)
-    mean = (pl.col("hour_k") + _DRAWN * rate) / (pl.col("hour_n") + _DRAWN)
-    return rows.with_columns(
-        rate=k / n,
-        expected=mean.clip(1e-9, 1 - 1e-9),
-        concentration=1.0 / (spread + 1.0 / (pl.col("hour_n") + _DRAWN)),
+    usual = (pl.col("base_k") + 0.5) / (pl.col("base_n") + 1.0)
+    mean = (pl.col("hour_k") + _DRAWN * usual) / (pl.col("hour_n") + _DRAWN)
+    rows = rows.with_columns(rate=k / n, expected=mean.clip(1e-9, 1 - 1e-9))
+    # How far each window lay from what was expected of it, where that could be known.
+    expected, known = pl.col("expected"), pl.col("hour_n") >= _DRAWN
+    missed = pl.when(known).then((k - n * expected) ** 2 / (n * expected * (1 - expected))).otherwise(0.0)
+    size = pl.when(known).then(n).otherwise(0)
+    rows = rows.with_columns(
+        seen=known.cast(pl.Int64).cum_sum().over(key) - known.cast(pl.Int64),
+        seen_n=size.cum_sum().over(key) - size,
+        missed=missed.cum_sum().over(key) - missed,
     )
+    beyond = (pl.col("missed") / pl.col("seen") - 1) / (pl.col("seen_n") / pl.col("seen") - 1)
+    enough = (pl.col("seen") >= _FEW_WINDOWS) & beyond.is_finite()
+    spread = pl.when(enough).then(beyond.clip(0.0, 0.5) * _WIDENED).otherwise(_SPREAD_OF_FEW)
+    return rows.with_columns(concentration=1.0 / (spread + 1.0 / (pl.col("hour_n") + _DRAWN)))
 
 
 def tail(k: int, n: int, a: float, b: float, *, upper: bool) -> float:

@@ -17,7 +17,7 @@ def query(context: Context, settings: Settings) -> pl.DataFrame:
     left = context.facts.filter(pl.col("fact") == "orphan").group_by(KEY).agg(left=pl.col("ev").min())
     ended = context.requests.filter(pl.col("ended_ns").is_not_null()).join(serving(context), on=KEY)
     cases = ended.join(left, on=KEY, how="left").select(
-        "engine", at_ns="ended_ns", hit=pl.col("left").is_not_null(), ev=pl.coalesce("left", "ended_ev")
+        "engine", at_ns="ended_ns", hit=pl.col("left").is_not_null(), ev="ended_ev"
     )
     why = pl.format("{} on {}", said("requests that ended", "left pages behind"), "engine")
     return rate_findings(context, ID, cases, settings, subject=["engine"], why=why)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kvwitness.audit.rules.model import Context
 from tests.rules.traces import Trace, context_of, judge
 
@@ -72,13 +70,23 @@ def test_a_figure_that_changes() -> None:
     assert whys(trace) == ["pool_tokens of e changed from 512 to 600 after start"]
 
 
-def served(early: list[int], late: list[int], **overrides: float) -> Context:
+WEEK_S = 8 * 86_400
+
+
+def served(usual: list[int], late: list[int], *, over: bool = True, **overrides: float) -> Context:
+    """An engine with a limit of 100 answers prompts of some lengths over eight days, then others within an hour.
+
+    `over`: the record goes on, so that the hour is over.
+    """
     trace = Trace().add(0, "e/0", "engine.limits", engine="e", input_limit_tokens=100)
-    times = [*range(1, 1 + len(early)), *range(86400, 86400 + len(late))]
-    for n, (t, length) in enumerate(zip(times, early + late, strict=True)):
-        trace.received(t, f"r{n}", "t-a", prompt_tokens=length)
+    times = [1 + n * (WEEK_S - 10) / len(usual) for n in range(len(usual))]
+    times += [WEEK_S + 10 * n for n in range(len(late))]
+    for n, (t, length) in enumerate(zip(times, usual + late, strict=True)):
+        trace.received(t, f"r{n}", "t-a", prompt_tokens=length, model="m")
         trace.add(t, "e/0", "page.alloc", pool="e/0/kv", pages=[1], request=f"r{n}")
         trace.finished(t, f"r{n}", 200)
+    if over:
+        trace.received(WEEK_S + 86_400, "last", "t-a", prompt_tokens=20, model="m")
     rules = ("near-limit-successes", "prompt-length-shift")
     return context_of(trace, overrides={rule: dict(overrides) for rule in rules})
 
@@ -86,7 +94,14 @@ def served(early: list[int], late: list[int], **overrides: float) -> Context:
 def test_successes_near_the_limit_above_the_usual_rate() -> None:
     found = judge("near-limit-successes", served([20] * 200, [20] * 40 + [90] * 20))
     assert [(f["engine"], f["request"]) for f in found] == [("e", None)]
+    assert (
+        found[0]["why"] == "20 of 60 successes came near the limit within one window, 33.3 % against 0.2 % before of e"
+    )
     assert len(found[0]["evs"]) == 20
+
+
+def test_a_window_is_not_judged_before_it_is_over() -> None:
+    assert judge("near-limit-successes", served([20] * 200, [20] * 40 + [90] * 20, over=False)) == []
 
 
 def test_the_usual_rate_is_no_anomaly() -> None:
@@ -96,18 +111,21 @@ def test_the_usual_rate_is_no_anomaly() -> None:
 
 def test_too_few_to_judge() -> None:
     assert judge("near-limit-successes", served([20] * 199, [95] * 60)) == []
+    assert judge("near-limit-successes", served([20] * 300, [95] * 19)) == []
     assert judge("prompt-length-shift", served([20] * 499, [95] * 200)) == []
 
 
 def test_lengths_that_move_are_reported_for_tenant_and_engine() -> None:
-    found = judge("prompt-length-shift", served([20] * 500, [95] * 200))
-    assert [(f["tenant"], f["engine"]) for f in found] in (
-        [("t-a", None), (None, "e")],
-        [(None, "e"), ("t-a", None)],
-    )
+    found = judge("prompt-length-shift", served([20] * 600, [95] * 200))
+    assert sorted((f["tenant"] or "", f["engine"] or "") for f in found) == [("", "e"), ("t-a", "")]
+    assert any(f["why"].endswith("64 to 127 tokens, t-a to m") for f in found)
 
 
-@pytest.mark.parametrize("rule_id", ["near-limit-successes", "prompt-length-shift"])
-def test_thresholds_come_from_configuration(rule_id: str) -> None:
-    assert judge(rule_id, served([20] * 50, [95] * 20)) == []
-    assert judge(rule_id, served([20] * 50, [95] * 20, min_window=20, min_baseline=50)) != []
+def test_thresholds_come_from_configuration() -> None:
+    few = ([20] * 60, [95] * 15)
+    low = {"min_window": 10, "min_baseline": 50, "min_hits": 5}
+    for rule in ("near-limit-successes", "prompt-length-shift"):
+        assert judge(rule, served(*few)) == []
+        assert judge(rule, served(*few, **low)) != []
+        assert judge(rule, served(*few, **low, history_s=30 * 86_400.0)) == []
+        assert judge(rule, served(*few, **low, false_alarms=1e-300)) == []
