@@ -33,8 +33,8 @@ Settings = Mapping[str, float | int | str]
 F64 = npt.NDArray[np.float64]
 
 _DAY_S, _MONTH_S = 86_400.0, 30 * 86_400.0
-_DRAWN = 50.0
-"""Cases that an hour must have had to weigh as much as all hours."""
+_DRAWN, _DRAWN_HITS = 50.0, 10.0
+"""Cases, and expected hits, that an hour must have had to weigh as much as all hours."""
 _WIDENED = 1.3
 _FEW_WINDOWS, _SPREAD_OF_FEW = 8, 0.02
 _SUSPICIOUS = 2.0
@@ -172,7 +172,9 @@ def _with_baseline(counted: pl.DataFrame, key: list[str], window_s: float) -> pl
         hour_k=k.cum_sum().over(of_hour) - k,
     )
     usual = (pl.col("base_k") + 0.5) / (pl.col("base_n") + 1.0)
-    mean = (pl.col("hour_k") + _DRAWN * usual) / (pl.col("hour_n") + _DRAWN)
+    # An hour weighs as much as all hours once it has had so many cases, and would have had so many hits.
+    drawn = pl.max_horizontal(pl.lit(_DRAWN), _DRAWN_HITS / usual)
+    mean = (pl.col("hour_k") + drawn * usual) / (pl.col("hour_n") + drawn)
     rows = rows.with_columns(rate=k / n, expected=mean.clip(1e-9, 1 - 1e-9))
     # How far each window lay from what was expected of it, where that could be known.
     expected, known = pl.col("expected"), pl.col("hour_n") >= _DRAWN
@@ -186,7 +188,7 @@ def _with_baseline(counted: pl.DataFrame, key: list[str], window_s: float) -> pl
     beyond = (pl.col("missed") / pl.col("seen") - 1) / (pl.col("seen_n") / pl.col("seen") - 1)
     enough = (pl.col("seen") >= _FEW_WINDOWS) & beyond.is_finite()
     spread = pl.when(enough).then(beyond.clip(0.0, 0.5) * _WIDENED).otherwise(_SPREAD_OF_FEW)
-    return rows.with_columns(concentration=1.0 / (spread + 1.0 / (pl.col("hour_n") + _DRAWN)))
+    return rows.with_columns(concentration=1.0 / (spread + 1.0 / (pl.col("hour_n") + drawn)))
 
 
 def tail(k: int, n: int, a: float, b: float, *, upper: bool) -> float:

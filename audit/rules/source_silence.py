@@ -6,7 +6,7 @@ import polars as pl
 
 from kvwitness.audit.rules._baseline import Settings
 from kvwitness.audit.rules._frames import SECOND_NS, report, site_of
-from kvwitness.audit.rules.model import Context, Example, Param, Rule
+from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 from kvwitness.audit.wording import number_of
 
 ID = "source-silence"
@@ -55,7 +55,7 @@ def _example(until: int) -> str:
 RULE = Rule(
     id=ID,
     title="A source fell silent",
-    verdicts=(),
+    verdicts=(Verdict.UNPROVEN,),
     severity="medium",
     meaning=(
         "A source of events says nothing for three times as long as it ever paused before, while others go on. What "

@@ -41,7 +41,7 @@ class Alertmanager:
 
     def told(self, name: str) -> list[str]:
         """Status of each message about alerts of that name, in order."""
-        groups = [got.json for got in list(self.pages.received)]
+        groups = [got.json for got in list(self.pages.received) if got.path == "/"]
         return [group["status"] for group in groups if group["commonLabels"]["alertname"] == name]
 
 

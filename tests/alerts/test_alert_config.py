@@ -44,7 +44,7 @@ def test_everything_in_the_example_that_is_commented_out_is_right_as_well(
     (tmp_path / "a.toml").write_text("\n".join(lines))
     config = load(tmp_path / "a.toml")
     assert set(config.sinks) == {"journal", "pager", "duty"}
-    assert config.rule("near-limit-successes").params == {"min_near": 20}
+    assert config.rule("near-limit-successes").params == {"min_hits": 20}
     assert config.cadence_of("prompt-length-shift") == Every(duration_ns("6h"))
     assert [a.accepted_by for a in config.acceptances] == ["Head of Platform"]
     assert config.quiet[0].urgent == "high"
@@ -62,8 +62,8 @@ def test_everything_in_the_example_that_is_commented_out_is_right_as_well(
         (HEAD + '[schedule]\ncron = "61 * * * *"\n', "line 3: schedule.cron is wrong: '61 * * * *' is no cron"),
         (HEAD + '[rules.forein-page-read]\nseverity = "low"\n', "line 2: rules.forein-page-read is no rule"),
         (HEAD + '[rules.canary-leak]\nseverity = "loud"\n', "line 3: rules.canary-leak.severity is 'loud'"),
-        (HEAD + "[rules.near-limit-successes]\nmin_near = 2.5\n", "min_near is 2.5; it has to be a whole number"),
-        (HEAD + "[rules.near-limit-successes]\nmin_nearr = 2\n", "Did you mean min_near?"),
+        (HEAD + "[rules.near-limit-successes]\nmin_hits = 2.5\n", "min_hits is 2.5; it has to be a whole number"),
+        (HEAD + "[rules.near-limit-successes]\nmin_hitss = 2\n", "Did you mean min_hits?"),
         (HEAD + SINK, "alerts.toml, route is missing: there are sinks"),
         (HEAD + SINK + ROUTE.replace('"a"', '"b"'), "line 7: route.sinks holds 'b'; known are a"),
         (HEAD + SINK + ROUTE + 'match = {rule = "leak"}\n', "holds 'leak', which fits no rule"),

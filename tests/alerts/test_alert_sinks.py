@@ -221,7 +221,8 @@ def mail_server(ca: trustme.CA) -> Iterator[tuple[_Mailbox, int]]:
     box = _Mailbox()
 
     def log_in(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
-        return AuthResult(success=(data.login, data.password) == (b"alerts", b"open sesame"))
+        known = (data.login, data.password) == (b"alerts", b"open sesame")
+        return AuthResult(success=known, handled=False)
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -257,7 +258,7 @@ def test_mail_goes_out_encrypted_in_one_thread_per_episode(authority: tuple[Path
         box.answer = "554 never"
         with pytest.raises(Refused, match="554"):
             sink.deliver(notice())
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unreachable, match="535"):
             made("email", **settings, password="wrong").deliver(notice())
         del settings["ca_file"]
         with pytest.raises(Unreachable):  # a certificate that nobody vouches for

@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(program() is None, reason="Alertmanager is not installed (Debian: prometheus-alertmanager)"),
 ]
 
-CADENCE = "6h"
+CADENCE = "8h"
 DAY = duration_ns("1d")
 KILLS = min(50, int(os.environ.get("KVWITNESS_KILLS", "5")))
 LEAK, INTEGRITY = "KvwitnessLeak", "KvwitnessIntegrity"
@@ -94,7 +94,7 @@ def test_the_155_are_one_page_within_one_cadence_and_one_resolution(
         assert running.told(LEAK) == ["firing", "resolved"]
         assert running.told("KvwitnessExposure") == ["firing"]  # capacity-drift: told once, and true to this day
     assert counts == sorted(counts)
-    assert len(set(counts)) > 5  # the page was kept up to date
+    assert len(set(counts)) > 4  # the page was kept up to date
     assert counts[-1] == 155
     assert [n.status for n in memory.notices if n.verdict == "leak"].count("firing") == 1
 
@@ -105,7 +105,7 @@ DRIVER = Path(__file__).with_name("kill_driver.py")
 @pytest.mark.kills
 def test_whoever_is_killed_tells_each_once_all_the_same(tmp_path: Path) -> None:
     chance = random.Random(KILLS)
-    incidents = max(12, 3 * KILLS)
+    incidents = 12 + KILLS
     with alertmanager(tmp_path) as running:
         toml = tmp_path / "alerts.toml"
         toml.write_text(
@@ -119,12 +119,11 @@ def test_whoever_is_killed_tells_each_once_all_the_same(tmp_path: Path) -> None:
         command = [sys.executable, str(DRIVER), str(tmp_path / "store"), str(toml), str(incidents), str(start)]
         environment = os.environ | {"PYTHONPATH": str(DRIVER.parents[2])}
         for _ in range(KILLS):
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-            assert process.stdout is not None
-            process.stdout.readline()  # everything is imported
-            threading.Event().wait(chance.uniform(0.0, 1.0))
-            process.kill()
-            process.wait()
+            with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+                assert process.stdout is not None
+                process.stdout.readline()  # everything is imported
+                threading.Event().wait(chance.uniform(0.0, 1.0))
+                process.kill()
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
         until(lambda: running.told(INTEGRITY) == ["firing", "resolved"], "one page and its end")
         hooks = [got for got in running.pages.received if got.path == "/hook"]
