@@ -16,6 +16,7 @@ from kvwitness.audit.alerts.config import load
 from kvwitness.audit.alerts.lease import lease
 from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.matching import Conditions
+from kvwitness.audit.alerts.metrics import exposition
 from kvwitness.audit.alerts.model import TEST, Notice
 from kvwitness.audit.alerts.sinks import sink_kinds
 from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
@@ -69,6 +70,12 @@ def list_deliveries(
 def list_sinks(store: StoreOption = DEFAULT_STORE, format: FormatOption = None, output: OutputOption = None) -> None:
     """Show how delivery to each sink goes."""
     Printer.choose(format, output).rows(status(open_store(store)).sinks)
+
+
+@app.command("metrics")
+def print_metrics(store: StoreOption = DEFAULT_STORE) -> None:
+    """Print the state of the alerts in the text format of Prometheus, for a textfile collector."""
+    typer.echo(exposition(status(open_store(store))), nl=False)
 
 
 @app.command("kinds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +15,11 @@ from kvwitness.audit.alerts.check import Report
 from kvwitness.audit.alerts.check import check as run_check
 from kvwitness.audit.alerts.clock import SystemClock
 from kvwitness.audit.alerts.config import Config, load
+from kvwitness.audit.alerts.endpoint import endpoint
 from kvwitness.audit.alerts.lease import Busy, lease
 from kvwitness.audit.alerts.ledger import Ledger
+from kvwitness.audit.alerts.metrics import exposition
+from kvwitness.audit.alerts.status import status
 from kvwitness.audit.alerts.watch import watch as run_watch
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
@@ -72,13 +76,17 @@ def check(
 def watch(
     store: StoreOption = DEFAULT_STORE,
     config: ConfigOption = DEFAULT_CONFIG,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics and /healthz there.")
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Check whenever something is due, until it is told to stop (SIGTERM, SIGINT)."""
     opened, settings, clock = open_store(store), load(config), SystemClock()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: clock.stop())
-    with lease(opened, clock.now_ns()), Ledger.of(opened) as ledger:
+    served = endpoint(metrics, lambda: exposition(status(opened))) if metrics else nullcontext()
+    with lease(opened, clock.now_ns()), Ledger.of(opened) as ledger, served:
         say(f"watching {opened.path}, {settings.cadence}", quiet=quiet)
         run_watch(
             opened, settings, clock, ledger, jitter=random.Random(), told=lambda r: _tell(r, settings, quiet=quiet)

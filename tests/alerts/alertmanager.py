@@ -1,4 +1,4 @@
-"""A real Alertmanager on loopback, that tells a receiver of ours what it would tell a person."""
+"""A real Alertmanager on loopback, that tells a receiver of ours what it would tell a person; and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 
 from tests.alerts.support import Receiver, receiver
 
+PROMETHEUS = shutil.which("prometheus")
 NAMES = ("prometheus-alertmanager", "alertmanager")
 
 
@@ -89,3 +91,39 @@ def _ready(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def _named(labels: dict[str, str]) -> str:
+    return ",".join(f"{k}={v}" for k, v in sorted(labels.items()) if k not in ("__name__", "job", "instance"))
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Callable[[str], dict[str, float]]]:
+    """A Prometheus that scrapes one target every 200 ms; yields a function that asks it: sample labels -> value."""
+    assert PROMETHEUS is not None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+        f"scrape_configs: [{{job_name: kvwitness, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+
+    def ask(query: str) -> dict[str, float]:
+        url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        try:
+            with urllib.request.urlopen(url) as answer:
+                result = json.load(answer)["data"]["result"]
+        except OSError:
+            return {}
+        return {_named(one["metric"]): float(one["value"][1]) for one in result}
+
+    options = [f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb", f"--web.listen-address={address}"]
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen([PROMETHEUS, *options], stdout=log, stderr=log)
+    try:
+        yield ask
+    finally:
+        process.terminate()
+        process.wait()

@@ -148,7 +148,7 @@ def test_one_instance_at_a_time(post: Post) -> None:
 
 def test_watching_checks_delivers_beats_and_stops(tmp_path: Path) -> None:
     alive = tmp_path / "alive"
-    post = Post(tmp_path, cadence=Every(duration_ns("30m")), heartbeat=Heartbeat(duration_ns("1m"), (), alive))
+    post = Post(tmp_path, cadence=Every(duration_ns("30m")), heartbeat=Heartbeat(duration_ns("30m"), (), alive))
     put(post.store, over_limit(0, 2))
     clock, reports = ManualClock(T0_NS, end_ns=T0_NS + duration_ns("30h")), []
     watch(post.store, post.config, clock, post.ledger, jitter=random.Random(1), told=reports.append)
