@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -126,7 +126,7 @@ class Ledger:
         self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._db.row_factory = sqlite3.Row
         # FULL: what was decided must be on disk before anything is sent for it.
-        self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+        self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;")
         self._prepare()
 
     @classmethod
@@ -347,17 +347,26 @@ class Ledger:
             "INSERT OR REPLACE INTO silences VALUES (:id, :conditions, :owner, :reason, :from_ns, :until_ns)", raw
         )
 
-    def forget(self, names: set[str]) -> None:
-        """Forget everything that bears one of these names in a label: after retention removed a tenant.
-
-        Messages that wait go as well, since they may name it.
-        """
-        for row in self._alerts(""):
-            if names & set(row.labels.values()):
+    def forget(self, tenant: str) -> None:
+        """Forget a tenant that was removed from the store: alerts and silences that bear its name go, and no message
+        that waits names it."""
+        for row in self.alerts():
+            if tenant in row.labels.values():
                 for table in ("alerts", "members", "outbox"):
                     self._db.execute(f"DELETE FROM {table} WHERE alert = ?", (row.alert,))
-        self._db.execute("DELETE FROM outbox WHERE state = 'waiting'")
-        self._db.execute("UPDATE alerts SET notice = NULL")
+                self._db.execute("DELETE FROM meta WHERE key = ?", (f"labels/{row.alert}",))
+            elif row.notice is not None:
+                self.keep(replace(row, notice=_without(row.notice, tenant)))
+        for ident, body in self._db.execute("SELECT id, body FROM outbox WHERE body IS NOT NULL").fetchall():
+            self._db.execute("UPDATE outbox SET body = ? WHERE id = ?", (_without(body, tenant), ident))
+        for silence in self.silences():
+            if tenant in silence["conditions"].get("tenant", ()):
+                self._db.execute("DELETE FROM silences WHERE id = ?", (silence["id"],))
+
+
+def _without(notice: str, tenant: str) -> str:
+    told = Notice.from_json(notice)
+    return replace(told, tenant_names=tuple(name for name in told.tenant_names if name != tenant)).to_json()
 
 
 def _alert(row: sqlite3.Row) -> AlertRow:

@@ -12,7 +12,7 @@ import typer
 
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, confirm, say
-from kvwitness.audit.cli.stores import open_store
+from kvwitness.audit.cli.stores import open_store, tenant_name
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 
@@ -121,7 +121,14 @@ def retain(
     if not yes:
         what = f"tenant {tenant}" if tenant else f"everything older than {older_than}"
         confirm(f"Remove {what} from {opened.path} for good?")
-    printer.record(asdict(opened.retain(tenant=tenant, older_than_ns=before)))
+    removal = opened.retain(tenant=tenant, older_than_ns=before)
+    if tenant is not None:
+        from kvwitness.audit.alerts.ledger import Ledger, directory
+
+        if directory(opened).exists():
+            with Ledger.of(opened) as ledger, ledger.transaction():
+                ledger.forget(tenant_name(tenant))
+    printer.record(asdict(removal))
 
 
 def _seconds(duration: str) -> int:

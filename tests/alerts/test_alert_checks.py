@@ -221,3 +221,15 @@ def test_before_any_check_the_status_is_empty(tmp_path: Path) -> None:
     found = status(Store.create(tmp_path / "s"))
     assert [len(found.alerts), len(found.deliveries), len(found.sinks), len(found.rules)] == [0, 0, 0, 0]
     assert not (tmp_path / "s" / "alerts").exists()
+
+
+def test_retention_of_a_tenant_reaches_the_alerts(configured: Path) -> None:
+    toml = configured / "alerts.toml"
+    toml.write_text(toml.read_text().replace("[sinks", '[alerts]\ngroup_by = ["tenant"]\n[sinks', 1))
+    assert run(["check", "--quiet"]) == 0
+    ledger = configured / "kvwitness-store" / "alerts" / "ledger.sqlite"
+    with Ledger(ledger) as kept:
+        assert [row.labels for row in kept.firing()] == [{"tenant": "t-a", "verdict": "integrity"}]
+    assert run(["store", "retain", "--tenant", "t-a", "--yes"]) == 0
+    with Ledger(ledger) as kept:
+        assert kept.alerts() == []

@@ -167,3 +167,26 @@ def test_signs_of_life_to_a_sink_and_a_file(tmp_path: Path) -> None:
     sink.fails = Unreachable("down")
     beat(desk.ledger, desk.config, desk.clock.turn("2m"))
     assert sink.beats == 2
+
+
+def test_a_tenant_that_was_removed_is_not_named_any_more(tmp_path: Path) -> None:
+    desk = Desk.at(tmp_path, name_tenants=True, group_by=("verdict", "tenant"))
+    desk.sink.fails = Unreachable("down")
+    desk.finds(leak(1, tenant="t-gone"), leak(2, tenant="t-a", tenants=frozenset({"t-a", "t-gone"})))
+    silence = {
+        "id": "s",
+        "conditions": {"tenant": ["t-gone"]},
+        "owner": "o",
+        "reason": "r",
+        "from_ns": 0,
+        "until_ns": 1,
+    }
+    with desk.ledger.transaction():
+        desk.ledger.set_silence(silence)
+    with desk.ledger.transaction():
+        desk.ledger.forget("t-gone")
+    assert "t-gone" not in "\n".join(desk.ledger._db.iterdump())
+    desk.sink.fails = None
+    desk.clock.turn("1h")
+    desk.deliver()
+    assert [(n.labels["tenant"], n.tenant_names) for n in desk.sink.notices] == [("t-a", ("t-a",))]
