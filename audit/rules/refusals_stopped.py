@@ -53,7 +53,7 @@ RULE = Rule(
         "Either nobody sends such prompts any more, or they are no longer refused: the latter is how limits that "
         "disagree begin to be served."
     ),
-    needs=("request.rejected", "request.received"),
+    needs=("request.received",),
     false_positives="A client that was mended; a limit that was raised; a refusal that moved to another party.",
     references=("sgl-project/sglang#35421",),
     atlas=("AML.T0040",),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from kvwitness.audit.alerts.status import status
 from kvwitness.audit.alerts.watch import watch
 from kvwitness.audit.cli.app import run
 from kvwitness.audit.store import Store
+from tests.alerts.alertmanager import until
 from tests.alerts.support import RUNBOOK, T0_NS, ManualClock, Memory, over_limit, put
 
 
@@ -233,3 +238,25 @@ def test_retention_of_a_tenant_reaches_the_alerts(configured: Path) -> None:
     assert run(["store", "retain", "--tenant", "t-a", "--yes"]) == 0
     with Ledger(ledger) as kept:
         assert kept.alerts() == []
+
+
+def test_a_watch_is_a_process_that_ends_when_it_is_told_to(configured: Path) -> None:
+    program = [
+        sys.executable,
+        "-c",
+        "from kvwitness.audit.cli import main; main()",
+        "watch",
+        "--metrics",
+        "127.0.0.1:0",
+    ]
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    out = configured / "out.jsonl"
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        until(lambda: (out.exists() and out.stat().st_size > 0) or process.poll() is not None, "the first alert")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "every 5m" in said
+    assert said.splitlines()[-1] == "stopped"
+    assert json.loads(out.read_text())["status"] == "firing"
