@@ -232,6 +232,14 @@ class RowBuilder:
             column.undo(row)
         self._extra.undo(row)
 
+    def cut(self, rows: int) -> None:
+        """Take back the rows from number `rows` on: events that are kept all or none."""
+        while self.rows > rows:
+            self.rows -= 1
+            self._undo(self.rows)
+            for values in (self._times, self._numbers, self._kinds):
+                values.pop()
+
     def _clean(self, name: str, texts: pa.Array) -> pa.Array:
         """Hold the vocabulary's own strings to the rules of privacy, looking at each distinct one once."""
         distinct = texts.unique()
