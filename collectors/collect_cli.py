@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import secrets
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -17,6 +15,7 @@ from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOptio
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.stores import open_or_create_store
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.collectors.salts import salt_key
 
 if TYPE_CHECKING:
     from kvwitness.collectors.otlp.server import Errand, Settings
@@ -91,7 +90,7 @@ def collect(
         limits=Limits(_size(max_body), max(_size(max_held), _size(max_body)), commit_every, remember),
         reading=Reading(
             tenant_from=TenantFrom.of(tenant_from or DEFAULT, _salts(salt_map)),
-            salt_key=_salt_key(),
+            salt_key=salt_key(),
             gateways=frozenset(gateway or ()),
             engines=frozenset(engine or ()),
         ),
@@ -153,22 +152,3 @@ def _salts(path: Path | None) -> dict[str, str]:
     if not isinstance(salts, dict) or not all(isinstance(v, str) for v in salts.values()):
         raise KvwitnessError(f"{path}: [salts] is not a table of strings.")
     return salts
-
-
-def _salt_key() -> bytes:
-    """The key of the tenants' pseudonyms, else that of the tracer's rings on this machine, else one of this run."""
-    from kvwitness.audit.store.pseudonyms import KEY_VARIABLE
-    from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
-
-    try:
-        if file := os.environ.get(f"{KEY_VARIABLE}_FILE"):
-            return Path(file).expanduser().read_bytes().strip()
-        if value := os.environ.get(KEY_VARIABLE):
-            return value.encode()
-        if directory := os.environ.get(DIRECTORY_VARIABLE):
-            path = Path(directory) / "identity.key"
-            if path.exists():
-                return path.read_bytes()
-    except OSError as error:
-        raise KvwitnessError(f"the key for pseudonyms cannot be read: {error}") from None
-    return secrets.token_bytes(32)
