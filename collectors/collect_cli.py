@@ -124,6 +124,21 @@ def collect(
 def _errands(scrape: list[str], every: float, kv_events: list[str], settings: Settings, quiet: bool) -> list[Errand]:
     """What is done beside receiving; imported only where it is asked for."""
     errands: list[Errand] = []
+
+    def tell(text: str) -> None:
+        say(text, quiet=quiet)
+
+    if scrape:
+        from kvwitness.collectors.endpoints.scrape import Scrape
+
+        errands += [Scrape(*_named(text, "--scrape"), every, tell) for text in scrape]
+    if kv_events:
+        from kvwitness.collectors.endpoints.kv_events import KvEvents
+
+        for text in kv_events:
+            name, addresses = _named(text, "--kv-events")
+            endpoint, _, replay = addresses.partition(",")
+            errands.append(KvEvents(name, endpoint, replay or None, settings.reading.salt_key, tell))
     return errands
 
 
