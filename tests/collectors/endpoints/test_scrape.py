@@ -91,10 +91,10 @@ def told(store: Path, kind: str) -> list[dict[str, Any]]:
 def test_limits_and_pool_are_kept_once(
     pages: dict[str, str], limits: dict[str, Any], pool: dict[str, Any], tmp_path: Path
 ) -> None:
-    with engine(pages) as (url, asked):
-        with receiver(tmp_path / "store", "--scrape", f"pf-1={url}", "--scrape-every", "0.1"):
-            for _ in range(3):
-                assert asked.acquire(timeout=60)
+    options = ("--scrape-every", "0.1", "--scrape")
+    with engine(pages) as (url, asked), receiver(tmp_path / "store", *options, f"pf-1={url}"):
+        for _ in range(3):
+            assert asked.acquire(timeout=60)
     about = {"source": "endpoint/pf-1"}
     assert told(tmp_path / "store", "engine.limits") == [about | {"engine": "pf-1", "model": "m"} | limits]
     assert told(tmp_path / "store", "engine.pool") == [about | {"pool": "pf-1/0/kv", "kind": "kv"} | pool]
@@ -102,12 +102,12 @@ def test_limits_and_pool_are_kept_once(
 
 def test_limit_that_changes_is_told_again(tmp_path: Path) -> None:
     pages = dict(VLLM)
-    with engine(pages) as (url, asked):
-        with receiver(tmp_path / "store", "--scrape", f"e={url}", "--scrape-every", "0.1"):
+    options = ("--scrape-every", "0.1", "--scrape")
+    with engine(pages) as (url, asked), receiver(tmp_path / "store", *options, f"e={url}"):
+        assert asked.acquire(timeout=60)
+        pages["/v1/models"] = VLLM["/v1/models"].replace("4096", "2048")
+        for _ in range(3):  # one round may have been under way
             assert asked.acquire(timeout=60)
-            pages["/v1/models"] = VLLM["/v1/models"].replace("4096", "2048")
-            for _ in range(3):  # one round may have been under way
-                assert asked.acquire(timeout=60)
     lengths = [limits["advertised_tokens"] for limits in told(tmp_path / "store", "engine.limits")]
     assert lengths == [4096, 2048]
 
