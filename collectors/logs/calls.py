@@ -7,6 +7,9 @@ from typing import Any
 
 from kvwitness.audit.trace.pseudonym import keyed_hash
 
+BILL = "bill"
+"""Sources whose names begin so are bills."""
+
 Event = tuple[str, int, dict[str, Any]]
 """Kind, time in ns, the other fields."""
 
@@ -63,6 +66,9 @@ class Call:
         if tenant:
             about |= {"tenant": tenant, "tenant_source": by}
         out: list[Event] = []
+        if source.startswith(BILL):  # a bill saw no prompt; it says what was answered
+            end = self.end if self.end is not None else self.start
+            self.start, self.end = None, end
         if self.start is not None:
             out.append(("request.received", self.start, about | self._reception(given)))
         if self.end is not None:
@@ -75,7 +81,7 @@ class Call:
         tokens = self.received_tokens if self.received_tokens is not None else self.prompt_tokens
         if tokens is not None:
             out["prompt_tokens"] = tokens
-            out["prompt_tokens_source"] = "log:counted" if self.received_tokens is not None else "log:usage"
+            out["prompt_tokens_source"] = "counted:log" if self.received_tokens is not None else "usage:log"
         if self.salt:
             out["salt_hmac"] = keyed_hash(given.salt_key, "salt", self.salt)
         return out

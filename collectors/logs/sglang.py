@@ -102,7 +102,7 @@ class _Parser:
             "input_tokens": int(found[1]),
             "limit_tokens": int(found[2]),
         }
-        received = about | {"prompt_tokens": int(found[1]), "prompt_tokens_source": "log:refusal"}
+        received = about | {"prompt_tokens": int(found[1]), "prompt_tokens_source": "counted:refusal"}
         return [("request.received", time, received), ("request.rejected", time, about | refused)]
 
 

@@ -181,9 +181,9 @@ class Reader:
     def _reception(self, call: Call) -> dict[str, Any]:
         said = call.said
         out: dict[str, Any] = {name: said[name] for name in ("model", "adapter", "max_new_tokens") if name in said}
-        for name in ("received_tokens", "prompt_tokens"):
+        for name, how in (("received_tokens", "counted"), ("prompt_tokens", "usage")):
             if said.get(name, -1) >= 0:
-                out["prompt_tokens"], out["prompt_tokens_source"] = said[name], call.names[name]
+                out["prompt_tokens"], out["prompt_tokens_source"] = said[name], f"{how}:{call.names[name]}"
                 break
         if salt := self.salt_hash(call):
             out["salt_hmac"] = salt

@@ -47,7 +47,7 @@ class Bringing:
         return report
 
     def events(self) -> list[dict[str, Any]]:
-        frame = Store.open(self._store).events().sort("ingest", "ingest_row").collect()
+        frame = Store.open(self._store).events().sort("time_ns", "ingest_row").collect()
         rows = []
         for row in frame.drop("ingest", "ingest_row", "line").iter_rows(named=True):
             extra = json.loads(row.pop("extra") or "{}")
@@ -96,7 +96,7 @@ def test_client_log_of_an_openai_style_endpoint(bring: Bringing) -> None:
         "tenant": "t-me",
         "tenant_source": "given at import",
         "prompt_tokens": 9000,
-        "prompt_tokens_source": "log:counted",
+        "prompt_tokens_source": "counted:log",
         "max_new_tokens": 64,
         "model": "m",
     }
@@ -261,7 +261,9 @@ def test_mapping_file_names_the_columns(name: str, bring: Bringing, tmp_path: Pa
     else:
         written(file, rows)
     bring(file, "--mapping", str(mapping))
-    assert [(e["source"], e["request"], e["tenant"]) for e in bring.events()] == [("bill/provider", "a", "t-me")] * 2
+    [event] = bring.events()  # a bill saw no prompt
+    assert (event["event"], event["source"], event["request"]) == ("request.finished", "bill/provider", "a")
+    assert (event["tenant"], event["prompt_tokens"], event["status"]) == ("t-me", 100, 200)
 
 
 def test_mapping_file_that_is_none(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,7 @@ def test_true_length_and_what_the_answer_says(tmp_path: Path) -> None:
         traces(span(kind=2, attributes={"kvwitness.prompt_tokens": 700, "gen_ai.usage.input_tokens": 1})),
     )
     received, finished = pair(tmp_path / "store")
-    assert (received["prompt_tokens"], received["prompt_tokens_source"]) == (700, "kvwitness.prompt_tokens")
+    assert (received["prompt_tokens"], received["prompt_tokens_source"]) == (700, "counted:kvwitness.prompt_tokens")
     assert (finished["prompt_tokens"], received["source"]) == (1, "gateway/app")
 
 
