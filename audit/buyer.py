@@ -251,13 +251,14 @@ def _vendor(
     if sent:
         seen = f"of {sent:,} sent, {len(refused):,} were refused and {len(answered):,} answered with success"
         enforced = Question(enforced.question, "no" if answered else "yes", seen)
+    counted = view.counts["counted"]
     cut = [row for row in told if row["answered_prompt_tokens"] < row["received_prompt_tokens"]]
     return [
         enforced,
         Question(
             "Are prompts processed whole, or is a cut told?",
             "no" if cut else "cannot be known",
-            f"{len(cut):,} answers state fewer prompt tokens than we sent; we counted {view.counts['counted']:,} prompts",
+            f"{len(cut):,} answers state fewer prompt tokens than we sent; we counted {counted:,} prompts",
         ),
         Question(
             "Is the prefix cache of customers kept apart?",

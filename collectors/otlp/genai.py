@@ -23,7 +23,7 @@ from kvwitness.collectors.otlp.aliases import (
     MEANING,
     MESSAGES_EVENTS,
 )
-from kvwitness.collectors.otlp.records import Account, Event, Origin, Record
+from kvwitness.collectors.otlp.records import Account, Origin, Record
 from kvwitness.collectors.otlp.tenants import Facts, TenantFrom
 
 _SERVER, _ERROR = 2, 2  # SpanKind and StatusCode of opentelemetry/proto/trace/v1/trace.proto
@@ -34,6 +34,8 @@ _NUMBERS = frozenset({"first_token_s"})
 _COUNTS = ("prompt_tokens", "completion_tokens", "received_tokens")
 _OWN_TRAFFIC = {"warmup": "warmup", "health": "health", "capture": "capture", "probe": "probe", "test": "probe"}
 _MAX_STATUS = 599
+_NO_REFUSAL = (408, 429, 499)
+"""Statuses from 400 on that say nothing of the prompt: too late, too many, gone."""
 _SERVICE = ("service.name", "service.instance.id")
 
 
@@ -87,6 +89,12 @@ class Call:
 @lru_cache(maxsize=8192)
 def _is_content(name: str) -> bool:
     return name.startswith(CONTENT)
+
+
+@lru_cache(maxsize=1024)
+def _is_word(text: str) -> bool:
+    """Whether it is a name such as those of providers, in which nothing could be hidden."""
+    return len(text) <= 32 and text.isascii() and text.replace(".", "").replace("_", "").replace("-", "").isalpha()
 
 
 class Reader:
@@ -154,45 +162,52 @@ class Reader:
         gateway = service.name in self._mapping.gateways or kind == _SERVER
         return f"{'gateway' if gateway else 'client'}/{service.name}"
 
-    def events(
-        self, call: Call, service: Service, who: tuple[str, str] | None, source: str, moment: Moment
-    ) -> tuple[Event, ...]:
+    def record(
+        self, identity: bytes, call: Call, service: Service, who: tuple[str, str] | None, source: str, moment: Moment
+    ) -> Record:
         """Reception and end of one call."""
         said = call.said
-        request = said.get("request") or moment.own_id
-        about: dict[str, Any] = {"source": source, "request": request}
+        about: dict[str, Any] = {"source": source, "request": said.get("request") or moment.own_id}
         if who is not None:
             about["tenant"], about["tenant_source"] = who
-        received = about | self._reception(call) | moment.ids
-        ended = about | _end(said)
+        received, known = self._reception(call, about)
         status, by = _status(call, moment.failed)
+        begin = ("request.received", moment.start, received)
+        told = (known | moment.ids, {"status_source": by})
+        if service.engine and status is not None and 400 <= status < 500 and status not in _NO_REFUSAL:
+            refused = about | {"status": status, "reason": said.get("error_type", "refused")}
+            return Record(identity, (begin, ("request.rejected", moment.end, refused)), told)
+        ended = _end(said, about)
         if service.engine:
             ended["answered_by"] = service.name
-            if status is not None and 400 <= status < 500 and status not in (408, 429, 499):
-                refused = about | {"status": status, "status_source": by, "reason": said.get("error_type", "refused")}
-                return (("request.received", moment.start, received), ("request.rejected", moment.end, refused))
         if status is not None:
             ended["status"] = status
         elif "finish_reason" not in ended:
             ended["finish_reason"] = "error"
-        ended["status_source"] = by
-        return (("request.received", moment.start, received), ("request.finished", moment.end, ended))
+        return Record(identity, (begin, ("request.finished", moment.end, ended)), told)
 
-    def _reception(self, call: Call) -> dict[str, Any]:
-        said = call.said
-        out: dict[str, Any] = {name: said[name] for name in ("model", "adapter", "max_new_tokens") if name in said}
+    def _reception(self, call: Call, about: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Fields of the reception, and those beside the vocabulary that cannot be content."""
+        said, known = call.said, dict[str, Any]()
+        out = about.copy()
+        for name in ("model", "adapter", "max_new_tokens"):
+            if name in said:
+                out[name] = said[name]
         for name, how in (("received_tokens", "counted"), ("prompt_tokens", "usage")):
             if said.get(name, -1) >= 0:
-                out["prompt_tokens"], out["prompt_tokens_source"] = said[name], f"{how}:{call.names[name]}"
+                out["prompt_tokens"], known["prompt_tokens_source"] = said[name], f"{how}:{call.names[name]}"
                 break
-        if salt := self.salt_hash(call):
-            out["salt_hmac"] = salt
-        if traffic := _OWN_TRAFFIC.get(str(said.get("traffic", "")).lower()):
+        if "salt" in said:
+            out["salt_hmac"] = self.salt_hash(call)
+        if "traffic" in said and (traffic := _OWN_TRAFFIC.get(str(said["traffic"]).lower())):
             out["traffic"] = traffic
-        for name, kept in (("provider", "provider"), ("session", "session_id"), ("room", "room")):
+        provider = said.get("provider")
+        if provider is not None:
+            (known if _is_word(provider) else out)["provider"] = provider
+        for name, kept in (("session", "session_id"), ("room", "room")):
             if name in said:
                 out[kept] = said[name]
-        return out
+        return out, known
 
 
 @dataclass(frozen=True)
@@ -215,9 +230,9 @@ def _value(what: str, value: Any) -> Any:
     return values.text(value) or None
 
 
-def _end(said: Mapping[str, Any]) -> dict[str, Any]:
+def _end(said: Mapping[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     """What the answer says of itself."""
-    out = {}
+    out = about.copy()
     for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
         if said.get(name, -1) >= 0:
             out[name] = said[name]
@@ -282,4 +297,4 @@ def _span(span: Any, service: Service, reader: Reader, origin: Origin, account: 
         failed=span.status.code == _ERROR,
     )
     source = reader.source(service, span.kind)
-    return Record(trace + own, reader.events(call, service, who, source, moment))
+    return reader.record(trace + own, call, service, who, source, moment)

@@ -224,8 +224,9 @@ class Intake:
         """Add the events of a record; all or none."""
         before = self._rows.rows
         try:
-            for kind, moment, fields in record.events:
-                self._rows.add_parsed(0, kind, moment, fields, 200)
+            for number, (kind, moment, fields) in enumerate(record.events):
+                vouched = record.vouched[number] if record.vouched else None
+                self._rows.add_parsed(0, kind, moment, fields, 200, vouched)
         except Rejected as rejected:
             self._rows.cut(before)
             account.rejected[rejected.reason] += 1

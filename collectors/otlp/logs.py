@@ -94,4 +94,4 @@ def _call(log: Any, time: int, service: Service, reader: Reader, origin: Origin,
         ids = {"log_id": identity.hex()}
         own = ids["log_id"]
     moment = Moment(time, time, own, ids, failed=False)
-    return Record(identity, reader.events(call, service, who, reader.source(service, 0), moment))
+    return reader.record(identity, call, service, who, reader.source(service, 0), moment)

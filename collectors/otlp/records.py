@@ -28,6 +28,8 @@ class Record:
     identity: bytes
     """Equal where a record is sent again."""
     events: tuple[Event, ...]
+    vouched: tuple[Mapping[str, Any], ...] = ()
+    """For each event, fields beside the vocabulary that cannot be content (see `RowBuilder.add_parsed`)."""
 
 
 @dataclass
