@@ -64,6 +64,7 @@ def _without_pages(context: Context, wanted: pl.DataFrame) -> pl.DataFrame:
         "engine",
         verdict=pl.when(none).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
         evs=pl.concat_list("received_ev", "limit_ev", "finished_ev"),
+        at_ev=pl.coalesce("finished_ev", "received_ev"),
         why=pl.when(none)
         .then(
             pl.format(

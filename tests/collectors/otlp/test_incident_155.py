@@ -16,6 +16,7 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.trace import SpanKind
 
+from kvwitness.audit import query
 from kvwitness.audit.runs import audit_store
 from kvwitness.audit.scenarios.incident_155 import Truth, generate
 from kvwitness.audit.store import Store
@@ -91,6 +92,8 @@ def test_spans_alone_show_all_over_limit_successes_and_no_others(tmp_path: Path)
     about_requests = set().union(*by_rule.values()) - {None}
     assert about_requests == faulty
     assert judged.page_events == 0
+    asked = query("over_limit_successes", store=store)
+    assert (set(asked["request"]), set(asked["engine"]), set(asked["served_ts"])) == (faulty, {"pf-1"}, {None})
     verdicts = {row["request"]: row for row in judged.requests.iter_rows(named=True)}
     assert set(verdicts) == {request.id for request in truth.requests}
     assert {verdicts[request]["verdict"] for request in faulty} == {"integrity"}
