@@ -6,6 +6,8 @@ import asyncio
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,11 +71,12 @@ def collect(
 
     What is acknowledged is on the disk. Prompts, outputs, salts and keys are dropped at the door and counted.
     """
-    from kvwitness.collectors.otlp.genai import Reading
-    from kvwitness.collectors.otlp.intake import Intake, Limits
-    from kvwitness.collectors.otlp.senders import Senders
-    from kvwitness.collectors.otlp.server import Listening, Settings, Tls, serve
-    from kvwitness.collectors.otlp.tenants import DEFAULT, TenantFrom
+    with _needing("otlp"):
+        from kvwitness.collectors.otlp.genai import Reading
+        from kvwitness.collectors.otlp.intake import Intake, Limits
+        from kvwitness.collectors.otlp.senders import Senders
+        from kvwitness.collectors.otlp.server import Listening, Settings, Tls, serve
+        from kvwitness.collectors.otlp.tenants import DEFAULT, TenantFrom
 
     printer = Printer.choose(format, output)
     if host not in _LOOPBACK and senders is None and not anyone:
@@ -133,13 +136,25 @@ def _errands(scrape: list[str], every: float, kv_events: list[str], settings: Se
 
         errands += [Scrape(*_named(text, "--scrape"), every, tell) for text in scrape]
     if kv_events:
-        from kvwitness.collectors.endpoints.kv_events import KvEvents
-
+        with _needing("cluster"):
+            from kvwitness.collectors.endpoints.kv_events import KvEvents
         for text in kv_events:
             name, addresses = _named(text, "--kv-events")
             endpoint, _, replay = addresses.partition(",")
             errands.append(KvEvents(name, endpoint, replay or None, settings.reading.salt_key, tell))
     return errands
+
+
+@contextmanager
+def _needing(extra: str) -> Iterator[None]:
+    """Around imports of what belongs to an optional part."""
+    try:
+        yield
+    except ImportError as error:
+        raise KvwitnessError(
+            f"`kvwitness collect` needs more than is installed here: {error}.",
+            f"Install the optional part: pip install 'kvwitness[{extra}]'.",
+        ) from None
 
 
 def _named(text: str, option: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvwitness.audit.store import Store, StoreBusy, StoreError
+from kvwitness.audit.store.snapshot import Snapshot
 from kvwitness.audit.trace import EVENT_SCHEMA, ImportReport
 from kvwitness.audit.trace.columns import Rejected
 from kvwitness.audit.trace.rows import RowBuilder
@@ -339,12 +340,9 @@ class Intake:
     def _recall(self) -> None:
         """Remember what was written by an earlier life: it may not have been answered, and will come again."""
         snapshot = self._store.snapshot()
-        marks = snapshot.marks()
-        last = max((mark for name, mark in marks.items() if _ours(name)), default=None)
-        if last is None:
+        since = _beginning(snapshot, self._limits.remembered)
+        if since is None:
             return
-        since = {name: mark for name, mark in marks.items() if not _ours(name)}
-        since |= {name: last - (self._limits.remembered << 8) for name in marks if _ours(name)}
         frame = snapshot.events(["ingest_row", "extra"], since=since).drop_nulls("extra")
         ids = frame.select(
             "ingest_row",
@@ -356,6 +354,26 @@ class Intake:
 
 
 _DONE = Account()
+
+
+def _beginning(snapshot: Snapshot, rows: int) -> dict[str, int] | None:
+    """From where on the last so many rows of receivers are, for `Snapshot.events`; None where there are none."""
+    readable, _ = snapshot.described()  # what is damaged has ids that nobody can read
+    spans = [
+        (segment.created_ns, name, span)
+        for segment in readable
+        for name, span in segment.stats.ingests.items()
+        if name is not None and span.first is not None and span.last is not None
+    ]
+    since: dict[str, int] = {}
+    for _, name, span in spans:
+        since[name] = max(since.get(name, -1), span.last or 0)
+    found = 0
+    for _, name, span in sorted(spans, key=lambda one: (one[0], one[2].last), reverse=True):
+        if found < rows and _ours(name):
+            found += span.rows
+            since[name] = min(since[name], (span.first or 0) - 1)
+    return since if found else None
 
 
 def _ours(ingest: str) -> bool:

@@ -8,6 +8,7 @@ import http.client
 import signal
 import socket
 import ssl
+import sys
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from kvwitness.audit.cli.app import run
 from kvwitness.collectors.otlp import plain_json
@@ -70,7 +72,9 @@ def test_answers_over_http_and_grpc(tmp_path: Path) -> None:
         assert running.get("/v1/traces")[0] == 405
         assert running.get("/healthz") == (200, "ok\n")
         metrics = running.get("/metrics")[1]
-    assert 'kvwitness_collect_records_total{outcome="kept"} 7.0' in metrics
+    families = text_string_to_metric_families(metrics)
+    samples = {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+    assert samples["kvwitness_collect_records_total", "kept"] == 7
     assert len(requests_received(tmp_path / "store")) == 7
 
 
@@ -127,6 +131,19 @@ def test_beyond_this_machine_somebody_has_to_say_who_may_send(
     assert "--senders" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("module", "extra"), [("aiohttp", "otlp"), ("zmq", "cluster")])
+def test_missing_part_is_named(
+    module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("kvwitness.collectors.otlp", "kvwitness.collectors.en"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert run(["collect", "--store", str(tmp_path / "store"), "--kv-events", "e=tcp://127.0.0.1:9"]) == 2
+    assert f"kvwitness[{extra}]" in capsys.readouterr().err
+
+
 def certificate(
     directory: Path, name: str, issuer: tuple[Any, Any] | None = None
 ) -> tuple[Path, Path, tuple[Any, Any]]:
@@ -175,7 +192,7 @@ def test_tls_and_client_certificates(tmp_path: Path) -> None:
                 status: int = response.status
                 return status
 
-        with pytest.raises(OSError, match=r"(?i)certificate|reset|eof|broken pipe"):
+        with pytest.raises(OSError, match=r"(?i)certificate|reset|eof|broken pipe|closed"):
             post()
         context.load_cert_chain(client, client_key)
         assert post() == 200

@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -214,6 +215,31 @@ def test_hostile_requests(tmp_path: Path) -> None:
     kept = requests_received(tmp_path / "store")["request"].to_list()
     assert {request for request in kept if request.startswith("sound-")} == sent
     assert len(kept) == len(set(kept))
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_however_fast_senders_are(tmp_path: Path) -> None:
+    """Far more comes at once than may wait; senders that are told to wait do so until all of it is in."""
+    bodies = [traces(*(span(1000 * n + k) for k in range(1, 501))) for n in range(1, 41)]
+    held = 8 * len(bodies[0])
+    told: list[int] = []
+    with receiver(tmp_path / "store", "--max-body", "1MiB", "--max-held", str(held)) as running:
+        assert running.post(bodies[0])[0] == 200
+        before = memory(running.process.pid)
+
+        def deliver(body: bytes) -> None:
+            while (status := running.post(body)[0]) != 200:
+                told.append(status)
+
+        threads = [threading.Thread(target=deliver, args=(body,)) for body in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        grown = memory(running.process.pid) - before
+    assert set(told) == {429}
+    assert grown < GROWTH
+    assert len(requests_received(tmp_path / "store")) == 500 * len(bodies)
 
 
 def test_garbage_that_is_not_http(tmp_path: Path) -> None:

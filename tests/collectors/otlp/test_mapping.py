@@ -192,6 +192,16 @@ def test_records_that_come_again_are_kept_once(tmp_path: Path) -> None:
     assert len(events(store)) == 6
 
 
+def test_records_are_known_again_after_many_flushes_and_a_compaction(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for n in range(1, 31):
+        taken(store, traces(span(n)))
+    Store.open(store).compact(grace_s=0)
+    taken(store, traces(span(31)))
+    again = taken(store, traces(*(span(n) for n in range(1, 33))))
+    assert (again.accepted, again.doubled) == (1, 31)
+
+
 def test_span_that_cannot_be_kept_leaves_nothing_of_it(tmp_path: Path) -> None:
     bad = [
         span(1, endTimeUnixNano=str(2**64 - 1)),
