@@ -13,6 +13,9 @@ from kvwitness.audit.store import ImportResult, Store
 from kvwitness.audit.trace import ImportReport, TraceError
 from kvwitness.audit.trace.stream import Progress
 from kvwitness.audit.wording import listing
+from kvwitness.collectors import trace_file
+from kvwitness.collectors.logs.calls import NOTHING, Given
+from kvwitness.collectors.resuming import lines_taken
 from kvwitness.collectors.scopes import (
     Spans,
     colliding,
@@ -22,7 +25,7 @@ from kvwitness.collectors.scopes import (
     overlapping,
     spans_of,
 )
-from kvwitness.collectors.sources import STDIN, Reader, collector_for
+from kvwitness.collectors.sources import STDIN, FileCollector, Reader, collector_for
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,18 @@ class Imported:
         }
 
 
-def import_file(store: Store, source: str | Path, *, progress: Progress | None = None) -> Imported:
+def import_file(
+    store: Store,
+    source: str | Path,
+    *,
+    progress: Progress | None = None,
+    given: Given = NOTHING,
+    collector: FileCollector | None = None,
+) -> Imported:
     """Bring the events of one file into a store; the same bytes a second time add nothing.
+
+    Of a log that has grown since it was imported, only what is new is taken. `given` is what a person says about the
+    file; `collector` reads it, by default the one that recognises it.
 
     `source` is a path or `-` for standard input; `progress` is called with raw bytes read and their total, if
     known. Lines that give no event are counted in the report and left out. Raises `TraceError` when the file
@@ -57,6 +70,9 @@ def import_file(store: Store, source: str | Path, *, progress: Progress | None =
     file is kept then.
     """
     name = "standard input" if str(source) == STDIN else str(source)
+    chosen = collector or collector_for(source)
+    if chosen is not trace_file:
+        return _imported_log(store, source, name, chosen, progress, given)
     try:
         return _imported(store, source, name, progress, None, checked=True)
     except _OverlappingError as found:
@@ -69,6 +85,21 @@ def import_file(store: Store, source: str | Path, *, progress: Progress | None =
     again = collector_for(source).read(source)
     mark = mark_of(sha256) if any(colliding(store, again, sources)) else None
     return _imported(store, source, name, progress, mark, checked=False)
+
+
+def _imported_log(
+    store: Store, source: str | Path, name: str, collector: FileCollector, progress: Progress | None, given: Given
+) -> Imported:
+    """Import a log; its lines have no numbers that could collide with those of others."""
+    skip = lines_taken(store, source)
+    reader = collector.read(source, progress, given, skip)
+    result = store.import_batches(
+        reader if skip else _some(reader, name),
+        sha256=lambda: reader.report.sha256,
+        name=name,
+        report=lambda: reader.report.to_dict(),
+    )
+    return Imported(name, reader.report, result)
 
 
 class _OverlappingError(Exception):
@@ -118,5 +149,6 @@ def _some(reader: Reader, name: str) -> Iterator[pa.RecordBatch]:
     first = f"; line {report.bad[0][0]}: {report.bad[0][1]}" if report.bad else ""
     raise TraceError(
         f"{name}: no event in {report.lines} lines{first}",
-        "A trace is JSON Lines, one event per line, plain or compressed with gzip or zstd.",
+        "A trace is JSON Lines, one event per line, plain or compressed with gzip or zstd. Which logs are understood, "
+        "and how a mapping file (--mapping) makes another one be, stands in docs/logs.md.",
     )

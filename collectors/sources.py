@@ -1,4 +1,4 @@
-"""Which collectors there are: every module beside this one that can recognise a file and read it.
+"""Which collectors there are: every module beside this one, or in `logs`, that can recognise a file and read it.
 
 A new kind of file is one new module with the two functions of `FileCollector`; nothing lists it.
 """
@@ -15,9 +15,11 @@ from typing import Protocol, cast
 import pyarrow as pa
 
 import kvwitness.collectors
+import kvwitness.collectors.logs
 from kvwitness.audit.trace import ImportReport
 from kvwitness.audit.trace.stream import Progress
 from kvwitness.collectors import trace_file
+from kvwitness.collectors.logs.calls import NOTHING, Given
 
 STDIN = "-"
 _HEAD_BYTES = 16_384
@@ -38,15 +40,22 @@ class FileCollector(Protocol):
     def recognise(self, head: bytes) -> bool:
         """Whether a file that begins with these bytes is of this kind."""
 
-    def read(self, path: str | Path, progress: Progress | None = None) -> Reader:
-        """Read a file of this kind; `progress` is called with raw bytes read and their total, if known."""
+    def read(self, path: str | Path, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> Reader:
+        """Read a file of this kind; `progress` is called with raw bytes read and their total, if known.
+
+        `given` is what a person says about the file, `skip` how many of its lines are in the store already.
+        """
 
 
 @cache
 def file_collectors() -> dict[str, FileCollector]:
     """Name of the module -> the collector that it is."""
+    logs = [f"logs.{module.name}" for module in pkgutil.iter_modules(kvwitness.collectors.logs.__path__)]
     names = [module.name for module in pkgutil.iter_modules(kvwitness.collectors.__path__)]
-    modules = {name: importlib.import_module(f"kvwitness.collectors.{name}") for name in sorted(names)}
+    # Logs first: a line of SGLang's names an event, as a line of a trace does.
+    modules = {
+        name: importlib.import_module(f"kvwitness.collectors.{name}") for name in [*sorted(logs), *sorted(names)]
+    }
     found = {name: m for name, m in modules.items() if hasattr(m, "recognise") and hasattr(m, "read")}
     return cast(dict[str, FileCollector], found)
 

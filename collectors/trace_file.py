@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
-
-import zstandard
-
 from kvwitness.audit.trace import TraceReader, read_jsonl
-from kvwitness.audit.trace.stream import GZIP, ZSTD, Progress, Source
+from kvwitness.audit.trace.stream import Progress, Source
+from kvwitness.collectors.heads import beginning
+from kvwitness.collectors.logs.calls import NOTHING, Given
 
 
 def recognise(head: bytes) -> bool:
@@ -15,25 +13,15 @@ def recognise(head: bytes) -> bool:
 
     It is one when its first line, blank ones aside, is the beginning of a JSON object that names an event.
     """
-    text = _inflated(head).removeprefix(b"\xef\xbb\xbf").lstrip()
-    first = text.split(b"\n", 1)[0]
+    first = beginning(head).lstrip().split(b"\n", 1)[0]
     return first.startswith(b"{") and b'"event"' in first
 
 
-def read(path: Source, progress: Progress | None = None) -> TraceReader:
+def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> TraceReader:
     """Batches of a trace file (`-`: standard input); `.report` of the result is complete after the last.
+
+    A trace says itself who observed what, and is read whole: nothing that is given changes it.
 
     Raises TraceError, while batches are taken, where the file cannot be read.
     """
     return read_jsonl(path, progress=progress)
-
-
-def _inflated(head: bytes) -> bytes:
-    try:
-        if head.startswith(GZIP):
-            return zlib.decompressobj(wbits=31).decompress(head, 65536)
-        if head.startswith(ZSTD):
-            return zstandard.ZstdDecompressor().decompressobj().decompress(head[:4096])
-    except (zlib.error, zstandard.ZstdError):
-        return b""
-    return head

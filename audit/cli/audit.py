@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import as_document
+from kvwitness.audit.buyer import buyers_view
 from kvwitness.audit.cli.answers import TraceOption, judge_named
+from kvwitness.audit.cli.buyer import buyer_blocks
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Format, Printer, say
 from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.stores import open_store
 from kvwitness.audit.cli.summary import summary
+from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.overview import alarming, verdict_in_words
 from kvwitness.audit.pipeline import Judgement
 from kvwitness.audit.runs import audit_store
@@ -28,18 +31,38 @@ _FOUND = 1
 def audit(
     store: StoreOption = DEFAULT_STORE,
     trace: TraceOption = None,
+    as_buyer: Annotated[
+        bool, typer.Option("--as-buyer", help="What a customer can know from its own logs; keeps no result.")
+    ] = False,
+    over: Annotated[
+        int | None, typer.Option(min=0, help="With --as-buyer: the length of prompts that matters, in tokens.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="With --as-buyer: requests to this model alone.")] = None,
+    since: Annotated[str | None, typer.Option(help="With --as-buyer: begin of the window, UTC.")] = None,
+    until: Annotated[str | None, typer.Option(help="With --as-buyer: end of the window, UTC, not included.")] = None,
     format: FormatOption = None,
     output: OutputOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Judge the whole store and keep the result in it; or one trace, without a store.
 
-    Status 1 when there is a finding of leak, integrity or exposure.
+    Status 1 when there is a finding of leak, integrity or exposure; with --as-buyer, something to ask the provider.
 
     As JSON it is one document: findings, a verdict for every request, findings about engines,
     rules that could not decide. As JSON Lines, CSV and Parquet it is the findings.
     """
     printer = Printer.choose(format, output)
+    if as_buyer:
+        if trace is not None:
+            raise KvwitnessError("--as-buyer asks a store.", "Import the logs first: kvwitness import FILE.")
+        view = buyers_view(open_store(store), over=over, model=model, since=since, until=until)
+        if printer.for_people:
+            printer.blocks(buyer_blocks(view))
+        else:
+            printer.record(view.to_dict())
+        if view.suspicious:
+            raise typer.Exit(_FOUND)
+        return
     if trace is not None:
         judged = judge_named(trace, quiet=quiet)
         title, answer, judgement = judged.name, judged.answer, judged.judgement

@@ -3,7 +3,9 @@
 -- param until TIMESTAMP = 2262-01-01: end of the window, UTC, not included
 -- means: One row per request and engine that served it although the true prompt was longer than the limit that this
 --   engine enforced when it first served it, with the announcement the limit comes from. What was answered was not
---   computed from that prompt. The window is that of the reception.
+--   computed from that prompt. The window is that of the reception. Where no page event shows who served (served_ts is
+--   null), it is one row per request that no way through the engines on record could have taken, with the engine whose
+--   limit is the widest: a unified one, or the narrower of a prefill and a decode engine.
 -- cannot say: Anything of prompts whose true length nobody recorded, of engines that announced no limit before they
 --   served, or whether another tokenizer counts differently. Times are compared as the sources' clocks recorded them.
 WITH engines AS (
@@ -27,6 +29,34 @@ WITH engines AS (
     AND request IN (SELECT request FROM asked)
 ), services AS (
   SELECT request, incarnation, engine, min(time_ns) AS served_ns FROM acts GROUP BY ALL
+), roles AS (
+  SELECT engine, arg_max(role, time_ns) AS role FROM limits GROUP BY engine
+), blind AS (
+  SELECT a.request, a.incarnation, a.model, a.received_ns, a.prompt_tokens, a.answered_by, r.engine AS answerer, r.role
+  FROM asked AS a LEFT JOIN roles AS r ON r.engine = split_part(a.answered_by, '/', 1)
+  WHERE a.request NOT IN (SELECT request FROM services) AND a.received_ns IS NOT NULL
+), able AS (
+  SELECT b.request, b.incarnation, b.received_ns, b.prompt_tokens, l.engine, l.input_limit_tokens,
+    CASE WHEN l.role IN ('prefill', 'decode') THEN l.role ELSE 'unified' END AS side
+  FROM blind AS b JOIN limits AS l ON l.time_ns <= b.received_ns
+    AND (l.until_ns IS NULL OR b.received_ns < l.until_ns) AND coalesce(l.model = b.model, true)
+    AND l.input_limit_tokens IS NOT NULL AND coalesce(l.role, '') <> 'gateway'
+    AND (b.answerer IS NULL OR l.engine = b.answerer OR (b.role = 'prefill' AND l.role = 'decode')
+      OR (b.role = 'decode' AND l.role = 'prefill'))
+), sides AS (
+  SELECT request, incarnation, received_ns, prompt_tokens, side, max(input_limit_tokens) AS tokens,
+    arg_max(engine, input_limit_tokens) AS engine
+  FROM able GROUP BY ALL
+), ways AS (
+  SELECT request, incarnation, received_ns, prompt_tokens, min(tokens) AS tokens, arg_min(engine, tokens) AS engine
+  FROM sides GROUP BY request, incarnation, received_ns, prompt_tokens, side = 'unified'
+), widest AS (
+  SELECT request, incarnation, received_ns, prompt_tokens, max(tokens) AS tokens, arg_max(engine, tokens) AS engine
+  FROM ways GROUP BY ALL
+), judged AS (
+  SELECT s.request, s.incarnation, s.engine, s.served_ns, s.served_ns AS at_ns FROM services AS s
+  UNION ALL
+  SELECT request, incarnation, engine, NULL, received_ns FROM widest WHERE prompt_tokens > tokens
 )
 SELECT a.request, a.incarnation, a.tenant, a.prompt_tokens, s.engine, l.input_limit_tokens,
   a.prompt_tokens - l.input_limit_tokens AS tokens_over,
@@ -34,8 +64,8 @@ SELECT a.request, a.incarnation, a.tenant, a.prompt_tokens, s.engine, l.input_li
   a.received_ns AS time_ns, a.received_ts AS ts, make_timestamp_ns(s.served_ns) AS served_ts,
   a.status, a.finish_reason, a.answered_by, a.answered_prompt_tokens
 FROM asked AS a
-JOIN services AS s ON s.request = a.request AND s.incarnation = a.incarnation
-JOIN limits AS l ON l.engine = s.engine AND l.time_ns <= s.served_ns
-  AND (l.until_ns IS NULL OR s.served_ns < l.until_ns)
+JOIN judged AS s ON s.request = a.request AND s.incarnation = a.incarnation
+JOIN limits AS l ON l.engine = s.engine AND l.time_ns <= s.at_ns
+  AND (l.until_ns IS NULL OR s.at_ns < l.until_ns)
 WHERE a.prompt_tokens > l.input_limit_tokens
 ORDER BY a.received_ns, a.request, a.incarnation, s.engine

@@ -8,13 +8,14 @@ from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._anomaly_examples import request, steady, week_then_hour
 from kvwitness.audit.rules._baseline import Settings, params, rate_findings, said
 from kvwitness.audit.rules._frames import acting_engine, site_of
+from kvwitness.audit.rules._paths import with_paths
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 
 ID = "near-limit-successes"
 
 
 def _successes(context: Context, share: float) -> pl.DataFrame:
-    """Answered requests per engine that gave them pages, and whether they came near its limit in force."""
+    """Answered requests per engine that gave them pages or may have, and whether they came near its limit in force."""
     given = keyed(context.events.filter(pl.col("event") == "page.alloc"))
     served = given.group_by(*KEY, engine=acting_engine(context)).agg(ev=pl.col("ev").min()).sort("ev")
     limits = (
@@ -26,8 +27,13 @@ def _successes(context: Context, share: float) -> pl.DataFrame:
     dated = served.collect().join_asof(limits, left_on="ev", right_on="at", by="engine", check_sortedness=False)
     counted = context.requests.filter(
         pl.col("ok") & (pl.col("traffic") == "user") & pl.col("prompt_tokens").is_not_null()
-    ).select(*KEY, "prompt_tokens", "received_ev", "received_ns")
-    rows = dated.filter(pl.col("limit").is_not_null()).join(counted, on=KEY)
+    )
+    told = ["prompt_tokens", "received_ev", "received_ns"]
+    rows = dated.filter(pl.col("limit").is_not_null()).join(counted.select(*KEY, *told), on=KEY)
+    if not limits.is_empty():  # those without page events, by the narrowest way that they may have gone
+        blind = with_paths(context, counted.join(dated, on=KEY, how="anti"))
+        least = blind.select(*KEY, *told, engine="least_engine", limit="least")
+        rows = pl.concat([rows.select(least.columns), least])
     near = pl.col("prompt_tokens") >= share * pl.col("limit")
     return rows.select("engine", at_ns="received_ns", hit=near, ev="received_ev")
 

@@ -8,13 +8,11 @@ import polars as pl
 
 from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import acting_engine, of_requests, report, site_of
+from kvwitness.audit.rules._paths import SERVICE, unseen, with_paths
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 from kvwitness.audit.wording import for_one, number_of, several_of
 
 ID = "over-limit-success"
-
-SERVICE = ["page.alloc", "page.write", "transfer.begin", "page.read"]
-"""What an engine does when it serves a request."""
 
 
 def _limits(context: Context) -> pl.DataFrame:
@@ -51,7 +49,43 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     over = pl.col("prompt_tokens") > pl.col("limit")
     late = pl.col("limit").is_null() & (pl.col("prompt_tokens") > pl.col("first_limit"))
     rows = rows.filter(over | late | pl.col("prompt_tokens").is_null())
-    return report(context, ID, _describe(rows))
+    parts = [_describe(rows), _without_pages(context, wanted.filter(pl.col("prompt_tokens") > smallest))]
+    return report(context, ID, pl.concat(parts, how="diagonal"))
+
+
+def _without_pages(context: Context, wanted: pl.DataFrame) -> pl.DataFrame:
+    """Requests of which nothing shows the engines at work, held against all that could have served them."""
+    rows = with_paths(context, unseen(context, wanted.filter(pl.col("received_ns").is_not_null())))
+    none = pl.col("prompt_tokens") > pl.col("limit")
+    rows = rows.filter(none | (pl.col("prompt_tokens") > pl.col("least")))
+    return rows.select(
+        *KEY,
+        "tenant",
+        "engine",
+        verdict=pl.when(none).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
+        evs=pl.concat_list("received_ev", "limit_ev", "finished_ev"),
+        at_ev=pl.coalesce("finished_ev", "received_ev"),
+        why=pl.when(none)
+        .then(
+            pl.format(
+                "answered with success although its {} {} the {} of {}, and no engine on record could have taken more",
+                several_of("prompt_tokens", "prompt token"),
+                for_one("prompt_tokens", "exceeds", "exceed"),
+                number_of("limit"),
+                "engine",
+            )
+        )
+        .otherwise(
+            pl.format(
+                "answered with success; its {} {} the {} that {} enforces, but not what another engine does",
+                several_of("prompt_tokens", "prompt token"),
+                for_one("prompt_tokens", "exceeds", "exceed"),
+                number_of("least"),
+                "least_engine",
+            )
+        ),
+        missing=pl.when(~none).then(pl.lit("which engine served it")),
+    )
 
 
 def _describe(rows: pl.DataFrame) -> pl.DataFrame:
@@ -99,12 +133,15 @@ RULE = Rule(
         "The gateway measured a prompt that is longer than what an engine on its path enforces, and the "
         "client got a success all the same. Whatever was answered was not computed from that prompt: it "
         "was cut, or continued from a placeholder. The limit is the engine's own enforced one as "
-        "announced before its first service of the request, never the advertised one."
+        "announced before its first service of the request, never the advertised one. Where no event shows "
+        "which engines served, as in a record of spans alone, it is what no way through the engines on record "
+        "could have taken."
     ),
     needs=("engine.limits", "request.received", "request.finished"),
     false_positives=(
         "An engine that enforces another limit than it announces; a gateway that counts tokens with another "
-        "tokenizer than the engine, for prompts within that difference of the limit."
+        "tokenizer than the engine, for prompts within that difference of the limit; without page events, an "
+        "engine that serves the model and is not on record."
     ),
     references=("sgl-project/sglang#30233", "sgl-project/sglang#35421", "sgl-project/sglang#4048"),
     atlas=("AML.T0031",),

@@ -29,13 +29,17 @@ def bump(counter: dict[str, int], name: str, by: int = 1) -> None:
 class ImportReport:
     """Filled while a trace is read, complete when its last batch has been taken.
 
-    `lines == events + bad_total + blank`, always.
+    `lines == events - more_events + bad_total + blank + other`, always.
     No text in it quotes a value of the file: a rejected line may hold what a trace must not contain.
     """
 
     lines: int = 0
     events: int = 0
     blank: int = 0
+    other: int = 0
+    """Lines of a log that say nothing about requests, or that an earlier import of the same file took."""
+    more_events: int = 0
+    """Events beyond the first of a line; a line of a log may tell of a request's reception and of its end."""
     bad: list[tuple[int, str]] = field(default_factory=list)
     """(line number from 1, reason) of the first rejected lines."""
     bad_total: int = 0
@@ -52,6 +56,9 @@ class ImportReport:
     define and that had another type."""
     dropped_content: dict[str, int] = field(default_factory=dict)
     """Dotted name -> values dropped because a trace must not contain them."""
+    notes: list[tuple[int, str]] = field(default_factory=list)
+    """(line number, what is odd about it) of lines that were kept, such as a clock that went back."""
+    notes_total: int = 0
     stream_errors: list[str] = field(default_factory=list)
     """What went wrong below the lines: compressed data that is damaged or ends early."""
     sha256: str = ""
@@ -65,6 +72,17 @@ class ImportReport:
         bump(self.bad_by_reason, reason)
         if len(self.bad) < KEPT_BAD_LINES:
             self.bad.append((line, f"{reason}: {detail}" if detail else reason))
+
+    def note(self, line: int, text: str) -> None:
+        """Say that something about a line is odd."""
+        self.notes_total += 1
+        if len(self.notes) < KEPT_BAD_LINES:
+            self.notes.append((line, text))
+
+    def note_once(self, line: int, text: str) -> None:
+        """Say it of the first such line only."""
+        if all(text != said for _, said in self.notes):
+            self.note(line, text)
 
     def lose(self, source: str | None, seq: int | None) -> None:
         """Note what is known of something that came here and could not be read."""
@@ -80,6 +98,8 @@ class ImportReport:
             "lines": self.lines,
             "events": self.events,
             "blank": self.blank,
+            "other": self.other,
+            "more_events": self.more_events,
             "bad_total": self.bad_total,
             "bad_by_reason": dict(self.bad_by_reason),
             "bad": [{"line": n, "reason": r} for n, r in self.bad],
@@ -88,6 +108,8 @@ class ImportReport:
             "unknown_kinds": dict(self.unknown_kinds),
             "unknown_fields": dict(self.unknown_fields),
             "dropped_content": dict(self.dropped_content),
+            "notes": [{"line": n, "note": text} for n, text in self.notes],
+            "notes_total": self.notes_total,
             "stream_errors": list(self.stream_errors),
             "sha256": self.sha256,
             "bytes_read": self.bytes_read,

@@ -30,8 +30,9 @@ _ALL: tuple[Kind, ...] = (
     Kind("engine.epoch", "Weights or cache semantics changed.", required=("engine", "epoch")),
     Kind(
         "request.received",
-        "A request arrived; its true length, measured before the engine rewrites anything.",
-        required=("request", "tenant"),
+        "A request arrived; its true length, measured before the engine rewrites anything. Without `tenant`, nobody "
+        "said whose it is.",
+        required=("request",),
         optional=("prompt_tokens", "max_new_tokens", "salt_hmac", "adapter", "model", "traffic"),
     ),
     Kind(

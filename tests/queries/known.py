@@ -178,4 +178,8 @@ KNOWN = [
         {"request": "r1020", "received_prompt_tokens": 560, "engine_prompt_tokens": 1},
     ]),
     Known("count_disagreements", HEALTHY, []),
+    Known("long_prompts", STUB, [{"request": "r1003", "prompt_tokens": 284937, "status": 200, "ok": True,
+          "answered_prompt_tokens": 1}], {"over": 284936}),
+    Known("long_prompts", ANSWERED_400, [], {"over": 100, "of_model": "another"}),
+    Known("long_prompts", STUB, [], {"over": 284937}),
 ]  # fmt: skip

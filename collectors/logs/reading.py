@@ -1,0 +1,120 @@
+"""Reading a log line by line into batches of events, with an account of every line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import pyarrow as pa
+
+from kvwitness.audit.trace import ImportReport
+from kvwitness.audit.trace.columns import Rejected
+from kvwitness.audit.trace.rows import RowBuilder
+from kvwitness.audit.trace.stream import MAX_LINE, Overlong, Progress, Source, opened, read_lines
+from kvwitness.collectors.logs.calls import Event
+
+BATCH_ROWS = 65_536
+BACK_NS = 60_000_000_000
+"""A clock that goes back by more than this within a log is told."""
+_BOM = "\ufeff"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Parser(Protocol):
+    """What a kind of log has to offer."""
+
+    def events(self, line: str, number: int, report: ImportReport) -> Iterable[Event] | None:
+        """The events of a line; None where it says nothing about requests. Raises `Rejected` for one that is broken.
+
+        What it drops from the line because it is content, it counts in `report.dropped_content`.
+        """
+
+
+class LogReader(Iterator[pa.RecordBatch]):
+    """Batches of a log; `report` is filled as they are taken and is complete after the last."""
+
+    def __init__(self, source: Source, parser: Parser, progress: Progress | None = None, skip: int = 0) -> None:
+        self.report = ImportReport()
+        self._rows = RowBuilder(self.report)
+        self._parser = parser
+        self._latest: int | None = None
+        self._batches = self._read(source, progress, skip)
+
+    def __iter__(self) -> LogReader:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def _read(self, source: Source, progress: Progress | None, skip: int) -> Iterator[pa.RecordBatch]:
+        """`skip` lines are in the store already, from an import of the file when it was shorter."""
+        report, rows = self.report, self._rows
+        with opened(source) as (stream, size):
+            for lines in read_lines(stream, size, report, progress):
+                for line in lines:
+                    report.lines += 1
+                    if report.lines <= skip:
+                        report.other += 1
+                        continue
+                    self._line(report.lines, line)
+                    if rows.rows >= BATCH_ROWS:
+                        yield rows.take()
+        if report.stream_errors:
+            report.lose(None, None)
+        if rows.rows:
+            yield rows.take()
+
+    def _line(self, number: int, raw: bytes) -> None:
+        report = self.report
+        try:
+            text = _decoded(raw, number)
+            if not text.strip():
+                report.blank += 1
+                return
+            events = self._parser.events(text, number, report)
+            if events is None:
+                report.other += 1
+                return
+            self._take(number, list(events), len(raw))
+        except Rejected as rejected:
+            report.reject(number, rejected.reason)
+            report.lose(None, None)
+
+    def _take(self, number: int, events: list[Event], size: int) -> None:
+        """Add the events of a line; all or none."""
+        if not events:
+            raise Rejected("no time in it")
+        before = self._rows.rows
+        try:
+            for kind, time, fields in events:
+                self._rows.add_parsed(number, kind, time, fields, size)
+        except Rejected:
+            self._rows.cut(before)
+            raise
+        self.report.events += len(events)
+        self.report.more_events += len(events) - 1
+        self._watch_clock(number, max(time for _, time, _ in events))
+
+    def _watch_clock(self, number: int, time: int) -> None:
+        if self._latest is not None and time < self._latest - BACK_NS:
+            back = (self._latest - time) / 1e9
+            self.report.note(
+                number, f"the clock went back by {back:,.0f} s: a set clock, or a file put together wrongly"
+            )
+        self._latest = time
+
+
+def _decoded(raw: bytes, number: int) -> str:
+    if type(raw) is Overlong:
+        raise Rejected(f"longer than {MAX_LINE} bytes")
+    if number == 1 and raw.startswith(_UTF16):
+        raise Rejected("UTF-16; convert the file to UTF-8 first")
+    if b"\0" in raw:
+        if not raw.strip(b"\0 \t\r"):
+            raise Rejected("NUL bytes alone: the file was truncated while it was written")
+        raw = raw.strip(b"\0")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise Rejected("not valid UTF-8") from None
+    return text.removeprefix(_BOM) if number == 1 else text

@@ -1,0 +1,119 @@
+"""SGLang's request log (`--log-requests --log-requests-format json`), and the refusals beside it.
+
+Each line may begin with a `[2026-08-27 12:00:00]` of its own. At levels 0 and 1 there is no text in it; what there is
+at higher levels is dropped here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from kvwitness.audit.trace.columns import Rejected
+from kvwitness.audit.trace.report import ImportReport
+from kvwitness.audit.trace.stream import Progress, Source
+from kvwitness.collectors.heads import lines
+from kvwitness.collectors.logs.calls import NOTHING, Call, Event, Given
+from kvwitness.collectors.logs.fields import count_content, look
+from kvwitness.collectors.logs.moments import moment
+from kvwitness.collectors.logs.reading import LogReader
+
+_PREFIX = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\]]*)?\]\s*")
+_TOO_LONG = re.compile(r"Input length \((\d+) tokens\) exceeds the maximum allowed length \((\d+) tokens\)")
+_RID = re.compile(r"rid='?([\w.:-]+)")
+_RECEIVED, _FINISHED = "request.received", "request.finished"
+SOURCE = "sglang/0"
+
+
+def recognise(head: bytes) -> bool:
+    """Whether a file that begins so is such a log."""
+    return any(b'"rid"' in line and b'"event"' in line and b"request." in line for line in lines(head))
+
+
+def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:
+    """Batches of such a log."""
+    return LogReader(path, _Parser(given), progress, skip)
+
+
+class _Parser:
+    def __init__(self, given: Given) -> None:
+        self._given, self._source = given, given.source or SOURCE
+        self._engine = self._source.split("/")[0]
+
+    def events(self, line: str, number: int, report: ImportReport) -> Iterable[Event] | None:
+        prefix = _PREFIX.match(line)
+        rest = line[prefix.end() :] if prefix else line
+        time = moment(prefix[1]) if prefix else None
+        if not rest.startswith("{"):
+            return self._refusal(rest, time.ns if time else None)
+        try:
+            document = orjson.loads(rest)
+        except orjson.JSONDecodeError:
+            raise Rejected("not JSON") from None
+        if not isinstance(document, dict) or document.get("event") not in (_RECEIVED, _FINISHED):
+            return None
+        stated = moment(document.get("timestamp")) or time
+        if stated is None:
+            raise Rejected("timestamp: not a time")
+        if stated.zone_assumed:
+            report.note_once(number, "times without a zone are taken for UTC")
+        if not isinstance(document.get("rid"), str):
+            raise Rejected("rid: not a string")
+        count_content(document, report)
+        return self._call(document, stated.ns).events(self._source, self._given)
+
+    def _call(self, document: dict[str, Any], time: int) -> Call:
+        call = Call(request=document["rid"], tenant_source="log")
+        asked, told = _object(document.get("obj")), _object(look(document, "out.meta_info"))
+        if document["event"] == _RECEIVED:
+            call.start = time
+            call.received_tokens = _ids(asked.get("input_ids"))
+            call.max_new_tokens = _count(look(asked, "sampling_params.max_new_tokens"))
+            salt = asked.get("cache_salt") or asked.get("extra_key")
+            call.salt = salt if isinstance(salt, str) else None
+            adapter = asked.get("lora_path")
+            call.adapter = adapter if isinstance(adapter, str) else None
+            call.more = {"room": asked["bootstrap_room"]} if isinstance(asked.get("bootstrap_room"), int) else {}
+            return call
+        call.end, call.answered_by = time, self._engine
+        call.prompt_tokens = _count(told.get("prompt_tokens"))
+        call.cached_tokens = _count(told.get("cached_tokens"))
+        call.completion_tokens = _count(told.get("completion_tokens"))
+        finish = told.get("finish_reason")
+        call.finish_reason = finish.get("type") if isinstance(finish, dict) else finish
+        stated = finish.get("status_code") if isinstance(finish, dict) else None
+        aborted = call.finish_reason == "abort"
+        call.status = _count(stated) or (None if aborted else 200)
+        return call
+
+    def _refusal(self, text: str, time: int | None) -> list[Event] | None:
+        found, rid = _TOO_LONG.search(text), _RID.search(text)
+        if found is None or rid is None:
+            return None
+        if time is None:
+            raise Rejected("a refusal without a time")
+        about = {"source": self._source, "request": rid[1]}
+        refused = {
+            "reason": "input too long",
+            "status": 400,
+            "input_tokens": int(found[1]),
+            "limit_tokens": int(found[2]),
+        }
+        received = about | {"prompt_tokens": int(found[1]), "prompt_tokens_source": "counted:refusal"}
+        return [("request.received", time, received), ("request.rejected", time, about | refused)]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _ids(value: Any) -> int | None:
+    """How many token ids there are; they themselves are not kept."""
+    return len(value) if isinstance(value, list) and value and isinstance(value[0], int) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

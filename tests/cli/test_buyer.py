@@ -1,0 +1,99 @@
+"""The buyer's view, from a client's own log and a bill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvwitness.audit.cli.app import run
+
+
+def call(number: int, sent: int, stated: int | None, status: int = 200, **more: Any) -> dict[str, Any]:
+    usage = {"prompt_tokens": stated, "completion_tokens": more.pop("output", 5)} if stated is not None else {}
+    cached = more.pop("cached", 0)
+    if usage and cached:
+        usage |= {"prompt_tokens_details": {"cached_tokens": cached}}
+    return {
+        "timestamp": f"2026-08-27T12:00:{number:02}Z",
+        "status_code": status,
+        "counted_prompt_tokens": sent,
+        "request": {"model": more.pop("model", "m")},
+        "response": {"id": f"c{number}", "usage": usage},
+    }
+
+
+CALLS = [
+    call(1, 50, 50),
+    call(2, 101, 1),  # beyond the limit, and answered for one token
+    call(3, 101, None, 400),
+    call(4, 100, 100),
+    call(5, 60, 60, output=0),
+    call(6, 70, 70),  # billed otherwise
+    call(7, 30, 30, model="other", cached=16),
+]
+BILL = [
+    {"timestamp": "2026-08-31T00:00:00Z", "id": f"c{n}", "prompt_tokens": p, "status": 200}
+    for n, p in ((1, 50), (6, 700))
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    for name, documents in (("client", CALLS), ("bill", BILL)):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("".join(json.dumps(one) + "\n" for one in documents))
+        assert (
+            run(["import", str(file), "--store", str(tmp_path / "store"), "--source", f"{name}/x", "--tenant", "t-me"])
+            == 0
+        )
+    capsys.readouterr()
+    return tmp_path / "store"
+
+
+def asked(store: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    status = run(["audit", "--as-buyer", "--store", str(store), "--format", "json", *options])
+    out: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return status, out
+
+
+def test_checklist(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, view = asked(store, capsys, "--over", "100")
+    assert status == 1
+    told = [(one["answer"], one["because"]) for one in view["checklist"]]
+    assert told == [
+        ("yes", "2 requests, by our count, else by the usage"),
+        ("yes", "1 success, by their status"),
+        ("yes", "1 answer, our count beside the usage"),
+        ("yes", "1 request, the bill beside the usage"),
+        ("yes", "1 success, by the usage that was answered"),
+        ("yes", "1 answer, by the usage"),
+        ("yes", "0 requests of 7 without a status"),
+    ]
+    assert {one["request"]: len(one["reasons"]) for one in view["ask_the_provider"]} == {
+        "c2": 2,
+        "c5": 1,
+        "c6": 1,
+        "c7": 1,
+    }
+    assert [one["answer"] for one in view["vendor_review"]] == ["no", "no", "cannot be known", "cannot be known"]
+    assert view["cannot_be_known"]
+
+
+def test_of_one_model_in_a_window(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, view = asked(store, capsys, "--over", "100", "--model", "m", "--until", "2026-08-27 12:00:02")
+    assert (status, view["counts"]["requests"], view["ask_the_provider"]) == (0, 1, [])
+
+
+def test_on_a_screen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--as-buyer", "--store", str(store), "--over", "100", "--format", "table"]) == 1
+    shown = capsys.readouterr().out
+    assert "4 requests to ask the provider about" in shown
+    assert "- c2, received 2026-08-27 12:00:02: 100 tokens are the limit, it had 101" in shown
+
+
+def test_without_a_limit_a_length_has_to_be_given(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--as-buyer", "--store", str(store)]) == 2
+    assert "--over" in capsys.readouterr().err

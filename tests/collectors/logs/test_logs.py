@@ -1,0 +1,311 @@
+"""Logs of engines, gateways and clients: what is taken from each, what is told, and that content stays out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from kvwitness.audit.cli.app import run
+from kvwitness.audit.store import Store
+
+SECRET = "the quick brown fox"
+DAY = "2026-08-27T12:00:0"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+class Bringing:
+    """Imports a text as a file, and tells what came."""
+
+    def __init__(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._store, self._capsys = store, capsys
+        self.said = ""
+
+    def __call__(self, text: str | bytes | Path, *options: str, name: str = "log") -> dict[str, Any]:
+        file = text if isinstance(text, Path) else self._store.parent / name
+        if not isinstance(text, Path):
+            file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        status = run(["import", str(file), "--store", str(self._store), *options])
+        captured = self._capsys.readouterr()
+        self.said = captured.err
+        assert status == 0, captured.err
+        report: dict[str, Any] = json.loads(captured.out.splitlines()[-1])
+        assert (
+            report["lines"]
+            == sum(report[name] for name in ("events", "bad_total", "blank", "other")) - report["more_events"]
+        )
+        everything = captured.out + captured.err + "".join(map(str, self.events()))
+        assert SECRET not in everything
+        return report
+
+    def events(self) -> list[dict[str, Any]]:
+        frame = Store.open(self._store).events().sort("time_ns", "ingest_row").collect()
+        rows = []
+        for row in frame.drop("ingest", "ingest_row", "line").iter_rows(named=True):
+            extra = json.loads(row.pop("extra") or "{}")
+            rows.append({k: v for k, v in row.items() if v is not None} | extra)
+        return rows
+
+
+@pytest.fixture
+def bring(store: Path, capsys: pytest.CaptureFixture[str]) -> Bringing:
+    return Bringing(store, capsys)
+
+
+def lines(*documents: dict[str, Any]) -> str:
+    return "".join(json.dumps(document) + "\n" for document in documents)
+
+
+def openai(number: int, **changes: Any) -> dict[str, Any]:
+    """A line of a client's log: what it sent, and what an OpenAI-style endpoint answered."""
+    return {
+        "timestamp": f"{DAY}{number}Z",
+        "latency_ms": 500,
+        "request": {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": SECRET}]},
+        "response": {
+            "id": f"chatcmpl-{number}",
+            "model": "m-2026",
+            "choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": SECRET}}],
+            "usage": {
+                "prompt_tokens": 120,
+                "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 64},
+            },
+        },
+        "status_code": 200,
+        **changes,
+    }
+
+
+def test_client_log_of_an_openai_style_endpoint(bring: Bringing) -> None:
+    report = bring(lines(openai(1, counted_prompt_tokens=9000)), "--tenant", "t-me")
+    received, finished = bring.events()
+    assert received == {
+        "time_ns": 1787832001000000000,
+        "event": "request.received",
+        "source": "client/log",
+        "request": "chatcmpl-1",
+        "tenant": "t-me",
+        "tenant_source": "given at import",
+        "prompt_tokens": 9000,
+        "prompt_tokens_source": "counted:log",
+        "max_new_tokens": 64,
+        "model": "m",
+    }
+    assert finished["time_ns"] == received["time_ns"] + 500_000_000
+    told = {name: finished[name] for name in ("status", "finish_reason", "prompt_tokens", "cached_tokens")}
+    assert told == {"status": 200, "finish_reason": "stop", "prompt_tokens": 120, "cached_tokens": 64}
+    assert finished["completion_tokens"] == 5
+    assert report["dropped_content"]["request.messages"] == 1
+
+
+def test_batch_output_and_litellm(bring: Bringing) -> None:
+    usage = {"input_tokens": 10, "output_tokens": 2}
+    batch = {
+        "id": "batch_req_1",
+        "custom_id": "mine-1",
+        "response": {
+            "status_code": 200,
+            "request_id": "q",
+            "body": {"id": "resp-1", "created": 1787832000, "model": "m", "usage": usage},
+        },
+        "error": None,
+    }
+    bring(lines(batch), name="batch.jsonl")
+    litellm = {
+        "id": "chatcmpl-9",
+        "call_type": "acompletion",
+        "status": "failure",
+        "startTime": 1787832000.25,
+        "endTime": 1787832001.5,
+        "model": "m",
+        "prompt_tokens": 7,
+        "completion_tokens": 0,
+        "metadata": {"user_api_key_team_id": "team-1", "user_api_key_user_id": "u"},
+        "messages": SECRET,
+    }
+    bring(lines(litellm), name="litellm.jsonl")
+    assert [(e["request"], e["event"]) for e in bring.events()] == [
+        ("resp-1", "request.received"), ("resp-1", "request.finished"),
+        ("chatcmpl-9", "request.received"), ("chatcmpl-9", "request.finished"),
+    ]  # fmt: skip
+    assert (bring.events()[2]["tenant"], bring.events()[3]["status"]) == ("team-1", 500)
+    assert bring.events()[3]["time_ns"] - bring.events()[2]["time_ns"] == 1_250_000_000
+
+
+def test_sglang_request_log(bring: Bringing) -> None:
+    received = {
+        "timestamp": f"{DAY}1Z",
+        "event": "request.received",
+        "rid": "r1",
+        "obj": {
+            "text": SECRET,
+            "input_ids": [5, 6, 7],
+            "sampling_params": {"max_new_tokens": 9},
+            "cache_salt": "pepper",
+        },
+    }
+    meta = {
+        "id": "r1",
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "cached_tokens": 1,
+        "finish_reason": {"type": "stop"},
+    }
+    finished = {
+        "timestamp": f"{DAY}2Z",
+        "event": "request.finished",
+        "rid": "r1",
+        "obj": {},
+        "out": {"meta_info": meta, "text": SECRET},
+    }
+    abort = finished | {"rid": "r2", "out": {"meta_info": {"finish_reason": {"type": "abort", "status_code": 400}}}}
+    text = f"[2026-08-27 12:00:01] {json.dumps(received)}\n[2026-08-27 12:00:02] {json.dumps(finished)}\n"
+    text += f"[2026-08-27 12:00:02] {json.dumps(abort)}\n[2026-08-27 12:00:02] Decode batch. #running-req: 1\n"
+    text += (
+        "[2026-08-27 12:00:03 TP0] Input length (700 tokens) exceeds the maximum allowed length (100 tokens). "
+        "Use a shorter input or enable --allow-auto-truncate., self.rid='r2'\n"
+    )
+    report = bring(text, "--source", "pf-1/0")
+    assert report["other"] == 1
+    first, second, third, fourth, fifth = bring.events()
+    assert (first["prompt_tokens"], first["max_new_tokens"], len(first["salt_hmac"])) == (3, 9, 16)
+    assert (second["answered_by"], second["status"], second["cached_tokens"]) == ("pf-1", 200, 1)
+    assert (third["status"], third["finish_reason"]) == (400, "abort")
+    assert (fourth["event"], fourth["prompt_tokens"]) == ("request.received", 700)
+    assert (fifth["event"], fifth["limit_tokens"], fifth["request"]) == ("request.rejected", 100, "r2")
+    assert "pepper" not in str(bring.events())
+
+
+def test_vllm_request_log(bring: Bringing) -> None:
+    text = (
+        "INFO 08-27 12:00:00 [__init__.py:1] vllm starts\n"
+        f"INFO 08-27 12:00:01 [request_logger.py:58] Received request cmpl-a-0: prompt: '{SECRET}', params: "
+        "SamplingParams(n=1, max_tokens=16), prompt_token_ids: [1, 2, 3, 4], lora_request: None.\n"
+        f"INFO 08-27 12:00:02 [request_logger.py:90] Generated response cmpl-a-0: output: '{SECRET}', "
+        "output_token_ids: None, finish_reason: length\n"
+    )
+    report = bring(text)
+    received, finished = bring.events()
+    assert (received["prompt_tokens"], received["max_new_tokens"], received["source"]) == (4, 16, "vllm/0")
+    assert (finished["finish_reason"], finished["status"], finished["answered_by"]) == ("length", 200, "vllm")
+    assert report["dropped_content"] == {"prompt": 1, "prompt_token_ids": 1, "output": 1}
+
+
+def test_access_logs(bring: Bringing) -> None:
+    nginx = (
+        '10.0.0.1 - team-a [27/Aug/2026:12:00:01 +0000] "POST /v1/chat/completions HTTP/1.1" 200 512 "-" "py" '
+        "rt=0.250 request_id=abcdef0123456789\n"
+        '10.0.0.1 - - [27/Aug/2026:12:00:02 +0000] "GET /health HTTP/1.1" 200 2 "-" "curl"\n'
+    )
+    assert bring(nginx)["other"] == 1
+    envoy = (
+        '[2026-08-27T12:00:03.500Z] "POST /v1/completions HTTP/1.1" 400 - 10 20 30 29 "10.0.0.9" "py" '
+        '"11111111-2222" "model.example" "10.0.0.2:8000"\n'
+    )
+    bring(envoy, name="envoy")
+    told = [(e["request"], e["event"], e.get("status"), e.get("tenant")) for e in bring.events()]
+    assert told == [
+        ("abcdef0123456789", "request.received", None, "team-a"),
+        ("abcdef0123456789", "request.finished", 200, "team-a"),
+        ("11111111-2222", "request.received", None, None),
+        ("11111111-2222", "request.finished", 400, None),
+    ]
+    times = [e["time_ns"] for e in bring.events()]
+    assert times[1] - times[0] == 250_000_000
+    assert times[3] - times[2] == 30_000_000
+
+
+ROWS = [
+    {"start_time": f"{DAY}1Z", "request_id": "a", "prompt_tokens": 100, "status": 200, "prompt": SECRET},
+    {"start_time": f"{DAY}2Z", "request_id": "b", "prompt_tokens": 900, "status": 400, "prompt": SECRET},
+]
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pl.DataFrame(rows).write_parquet(path)
+    else:
+        with path.open("w", newline="") as file:
+            out = csv.DictWriter(file, list(rows[0]), delimiter=";" if path.suffix == ".ssv" else ",")
+            out.writeheader()
+            out.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("name", ["calls.csv", "calls.ssv", "calls.parquet"])
+def test_tables_with_usual_names(name: str, bring: Bringing, tmp_path: Path) -> None:
+    bring(written(tmp_path / name, ROWS))
+    told = [(e["request"], e.get("prompt_tokens"), e.get("status")) for e in bring.events()]
+    assert told == [("a", 100, None), ("a", 100, 200), ("b", 900, None), ("b", 900, 400)]
+
+
+@pytest.mark.parametrize("name", ["calls.csv", "calls.parquet", "calls.jsonl"])
+def test_mapping_file_names_the_columns(name: str, bring: Bringing, tmp_path: Path) -> None:
+    mapping = tmp_path / "map.toml"
+    columns = {"start": "Sent", "request": "Which", "prompt_tokens": "In", "status": "HTTP"}
+    told = "".join(f"{what} = {column!r}\n" for what, column in columns.items())
+    mapping.write_text(f"source = 'bill/provider'\ntenant = 't-me'\n[columns]\n{told}".replace("'", '"'))
+    rows = [{"Sent": f"{DAY}1Z", "Which": "a", "In": 100, "HTTP": 200, "status": "not this one"}]
+    file = tmp_path / name
+    if name.endswith("jsonl"):
+        file.write_text(lines(*rows))
+    else:
+        written(file, rows)
+    bring(file, "--mapping", str(mapping))
+    [event] = bring.events()  # a bill saw no prompt
+    assert (event["event"], event["source"], event["request"]) == ("request.finished", "bill/provider", "a")
+    assert (event["tenant"], event["prompt_tokens"], event["status"]) == ("t-me", 100, 200)
+
+
+def test_mapping_file_that_is_none(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mapping, file = tmp_path / "map.toml", tmp_path / "x.csv"
+    file.write_text("a,b\n1,2\n")
+    for text, told in (("[columns]\nnonsense = 'a'", "'nonsense'"), ("x = 1", "unknown key 'x'"), ("[[[", "cannot be")):
+        mapping.write_text(text)
+        assert run(["import", str(file), "--store", str(store), "--mapping", str(mapping)]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_log_that_has_grown_is_taken_on_from_where_it_was(bring: Bringing, tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    whole = lines(*(openai(n) for n in range(6)))
+    cut = whole.index("\n", len(whole) // 2) - 40  # in the middle of a line
+    file.write_text(whole[:cut])
+    assert bring(file)["bad_total"] == 1
+    file.write_text(whole)
+    report = bring(file)
+    assert report["bad_total"] == 0
+    assert "imported before" in bring.said
+    assert [e["request"] for e in bring.events() if e["event"] == "request.received"] == [
+        f"chatcmpl-{n}" for n in range(6)
+    ]
+    assert bring(file)["duplicate"]
+
+
+def test_trouble_is_told_by_line(bring: Bringing) -> None:
+    good = [lines(openai(n)).encode() for n in range(4)]
+    back = lines(openai(5, timestamp="2026-08-26T12:00:00Z")).encode()
+    naive = lines(openai(6, timestamp="2026-08-26T12:00:01")).encode()
+    wrong = lines(openai(7, counted_prompt_tokens="many")).encode()
+    text = good[0] + good[1][:50] + b"\n" + b"\0" * 20 + b"\n" + b'{"a": "\xff"}\n' + wrong + good[2] + back + naive
+    report = bring(text)
+    assert {bad["line"]: bad["reason"] for bad in report["bad"]} == {
+        2: "not JSON",
+        3: "NUL bytes alone: the file was truncated while it was written",
+        4: "not valid UTF-8",
+        5: "received_tokens: not a number of tokens",
+    }
+    assert {note["line"]: note["note"].split(":")[0].split(" by")[0] for note in report["notes"]} == {
+        7: "the clock went back",
+        8: "times without a zone are taken for UTC",
+    }
+    assert "line 7: the clock went back" in bring.said

@@ -1,0 +1,181 @@
+"""A real receiver in a process of its own, and real exporters that send to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+
+from kvwitness.audit.store import Store
+
+_PORTS = re.compile(rb"OTLP/HTTP on \S+:(\d+) and OTLP/gRPC on \S+:(\d+)")
+
+
+@dataclass
+class Receiver:
+    """One that is running."""
+
+    process: subprocess.Popen[bytes]
+    http_port: int
+    grpc_port: int
+    scheme: str = "http"
+
+    @property
+    def http(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.grpc_port}"
+
+    def post(
+        self, body: bytes, signal: str = "traces", kind: str = "application/json", **headers: str
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()} | {"Content-Type": kind}
+        request = urllib.request.Request(f"{self.http}/v1/{signal}", body, named, method="POST")
+        try:
+            with urllib.request.urlopen(request) as response:
+                return response.status, response.headers, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers, error.read()
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.http + path) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def stop(self) -> dict[str, Any]:
+        """End it in order; what it says came."""
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, err.decode()
+        summary: dict[str, Any] = orjson.loads(out.splitlines()[-1])
+        return summary
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def started(
+    store: Path, *options: str, http_port: int = 0, grpc_port: int = 0, env: dict[str, str] | None = None
+) -> Receiver:
+    """A receiver whose doors are open."""
+    command = [sys.executable, "-c", "from kvwitness.audit.cli import main; main()", "collect", "--store", str(store)]
+    command += ["--http-port", str(http_port), "--grpc-port", str(grpc_port), *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}
+    )
+    assert process.stderr is not None
+    said = b""
+    for line in process.stderr:
+        said += line
+        if found := _PORTS.search(line):
+            return Receiver(process, int(found[1]), int(found[2]), "https" if "--tls-cert" in options else "http")
+    process.wait()
+    raise AssertionError(said.decode())
+
+
+@contextmanager
+def receiver(store: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[Receiver]:
+    """A receiver that ends in order with the block, and in any case."""
+    running = started(store, *options, env=env)
+    try:
+        yield running
+        if running.process.poll() is None:
+            running.stop()
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+
+
+def provider(exporter: SpanExporter, service: str = "app", **resource: str) -> TracerProvider:
+    """An SDK that sends by a batch processor, as applications do."""
+    made = TracerProvider(resource=Resource({"service.name": service, **resource}), shutdown_on_exit=False)
+    made.add_span_processor(BatchSpanProcessor(exporter))
+    return made
+
+
+CALL = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.provider.name": "self",
+    "gen_ai.request.model": "m",
+    "tenant.id": "t-ash",
+    "gen_ai.usage.input_tokens": 100,
+    "gen_ai.usage.output_tokens": 7,
+    "gen_ai.response.finish_reasons": ["stop"],
+}
+"""Attributes of an ordinary call."""
+
+
+def span(number: int = 1, **changes: Any) -> dict[str, Any]:
+    """A span as OTLP JSON; `attributes` are added to those of an ordinary call, None takes one away."""
+    attributes = CALL | changes.pop("attributes", {})
+    return {
+        "traceId": f"{number:032x}",
+        "spanId": f"{number:016x}",
+        "name": "chat m",
+        "kind": 3,
+        "startTimeUnixNano": str(1_788_221_380_000_000_000 + number),
+        "endTimeUnixNano": str(1_788_221_381_000_000_000 + number),
+        "attributes": [{"key": k, "value": value_of(v)} for k, v in attributes.items() if v is not None],
+        "status": {},
+        **changes,
+    }
+
+
+def value_of(value: Any) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case list():
+            return {"arrayValue": {"values": [value_of(v) for v in value]}}
+        case dict():
+            return {"kvlistValue": {"values": [{"key": k, "value": value_of(v)} for k, v in value.items()]}}
+    return {"stringValue": value}
+
+
+def traces(*spans: dict[str, Any], service: str = "app", scope: str = "", **resource: Any) -> bytes:
+    """An export request as OTLP JSON."""
+    attributes = {"service.name": service, **resource}
+    told = [{"key": k, "value": value_of(v)} for k, v in attributes.items()]
+    scoped = [{"scope": {"name": scope}, "spans": list(spans)}]
+    return orjson.dumps({"resourceSpans": [{"resource": {"attributes": told}, "scopeSpans": scoped}]})
+
+
+def events(store: Path) -> list[dict[str, Any]]:
+    """All events of a store in the order of arrival, with what was kept beside the vocabulary."""
+    frame = Store.open(store).events().sort("ingest", "ingest_row").collect()
+    rows = []
+    for row in frame.drop("ingest", "ingest_row").iter_rows(named=True):
+        kept = {k: v for k, v in row.items() if v is not None and k != "extra"}
+        rows.append(kept | (orjson.loads(row["extra"]) if row["extra"] else {}))
+    return rows
+
+
+def requests_received(store: Path) -> pl.DataFrame:
+    frame = Store.open(store).events(["event", "request"]).filter(pl.col("event") == "request.received")
+    return frame.collect()

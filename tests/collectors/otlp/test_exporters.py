@@ -1,0 +1,140 @@
+"""Real exporters, each with its own way to speak OTLP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
+from opentelemetry.sdk.trace.export import SpanExporter
+
+from kvwitness.collectors.otlp.sdk import StoreSpanExporter
+from tests.collectors.otlp.support import CALL, events, provider, receiver, requests_received
+
+SPANS = 300
+
+JAVASCRIPT = """
+const { NodeTracerProvider, BatchSpanProcessor } = require('@opentelemetry/sdk-trace-node');
+const [kind, url, count] = process.argv.slice(2);
+const { OTLPTraceExporter } = require('@opentelemetry/exporter-trace-otlp-' + kind);
+const options = { url, compression: kind === 'proto' ? 'gzip' : undefined };
+const processor = new BatchSpanProcessor(new OTLPTraceExporter(options), { maxQueueSize: 100000 });
+const provider = new NodeTracerProvider({ spanProcessors: [processor] });
+const tracer = provider.getTracer('js');
+for (let n = 0; n < Number(count); n++) {
+  tracer.startSpan('chat m', { kind: 1, attributes: {
+    'gen_ai.operation.name': 'chat', 'gen_ai.request.id': kind + '-' + n, 'gen_ai.usage.input_tokens': 100 + n,
+    'gen_ai.response.finish_reasons': ['stop'], 'tenant.id': 't-ash', 'gen_ai.input.messages': 'secret' } }).end();
+}
+provider.shutdown().then(() => process.exit(0), (error) => { console.error(error); process.exit(1); });
+"""
+PACKAGES = ("sdk-trace-node", "exporter-trace-otlp-http", "exporter-trace-otlp-proto", "exporter-trace-otlp-grpc")
+
+
+def trace(exporter: SpanExporter, name: str) -> None:
+    sdk = provider(exporter, name)
+    tracer = sdk.get_tracer("test")
+    for n in range(SPANS):
+        tracer.start_span("chat", attributes=CALL | {"gen_ai.request.id": f"{name}-{n}"}).end()
+    sdk.shutdown()
+
+
+def expected(*names: str) -> list[str]:
+    return sorted(f"{name}-{n}" for name in names for n in range(SPANS))
+
+
+def test_python_exporters(tmp_path: Path) -> None:
+    with receiver(tmp_path / "store") as running:
+        trace(OverHttp(f"{running.http}/v1/traces"), "http")
+        trace(OverHttp(f"{running.http}/v1/traces", compression=Compression.Gzip), "gzip")
+        trace(OverGrpc(running.grpc, insecure=True), "grpc")
+    assert sorted(requests_received(tmp_path / "store")["request"]) == expected("http", "gzip", "grpc")
+
+
+def test_exporter_that_needs_no_receiver(tmp_path: Path) -> None:
+    exporter = StoreSpanExporter(tmp_path / "store")
+    trace(exporter, "own")
+    assert sorted(requests_received(tmp_path / "store")["request"]) == expected("own")
+    assert exporter.account.accepted == SPANS
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node and npm")
+def test_javascript_exporters(tmp_path: Path) -> None:
+    (tmp_path / "send.js").write_text(JAVASCRIPT)
+    (tmp_path / "package.json").write_text(json.dumps({"name": "send", "version": "1.0.0", "private": True}))
+    wanted = [f"@opentelemetry/{name}" for name in PACKAGES]
+    subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", *wanted], cwd=tmp_path, check=True, capture_output=True
+    )
+    with receiver(tmp_path / "store") as running:
+        for kind, url in (
+            ("http", f"{running.http}/v1/traces"),
+            ("proto", f"{running.http}/v1/traces"),
+            ("grpc", running.grpc),
+        ):
+            command = ["node", "send.js", kind, url, str(SPANS)]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == 0, done.stderr
+    assert sorted(requests_received(tmp_path / "store")["request"]) == expected("http", "proto", "grpc")
+    assert {e["source"].split("/")[0] for e in events(tmp_path / "store")} == {"gateway"}
+
+
+ROTEL = "rotel==0.0.1a15"
+
+
+@pytest.mark.slow
+def test_collector_in_front(tmp_path: Path) -> None:
+    """Rotel, a collector in Rust: it takes OTLP, puts its own batches together, and sends them on packed."""
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(tmp_path / "rotel"),
+        ROTEL,
+    ]
+    if subprocess.run(install, capture_output=True, check=False).returncode:
+        pytest.skip("there is no Rotel for this Python and platform")
+    [agent] = tmp_path.glob("rotel/**/rotel-agent")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with receiver(tmp_path / "store") as running:
+        command = [str(agent), "start", "--otlp-grpc-endpoint", "127.0.0.1:0", "--exporter", "otlp"]
+        command += ["--otlp-http-endpoint", f"127.0.0.1:{port}", "--otlp-exporter-protocol", "http"]
+        command += ["--otlp-exporter-endpoint", running.http]
+        with (tmp_path / "rotel.log").open("wb") as said:
+            process = subprocess.Popen(command, stdout=said, stderr=said)
+        try:
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except ConnectionRefusedError:
+                    assert process.poll() is None, (tmp_path / "rotel.log").read_text()
+            trace(OverHttp(f"http://127.0.0.1:{port}/v1/traces"), "rotel")
+        finally:
+            process.terminate()  # it sends on what it has
+            process.wait(timeout=60)
+    assert sorted(requests_received(tmp_path / "store")["request"]) == expected("rotel")
+
+
+def test_what_is_dropped_is_counted(tmp_path: Path) -> None:
+    exporter = StoreSpanExporter(tmp_path / "store")
+    sdk = provider(exporter)
+    secret = {"gen_ai.input.messages": "the quick brown fox", "input.value": "the quick brown fox"}
+    sdk.get_tracer("test").start_span("chat", attributes=CALL | secret).end()
+    sdk.shutdown()
+    assert exporter.account.content == {"gen_ai.input.messages": 1, "input.value": 1}
+    assert "fox" not in str(events(tmp_path / "store"))
