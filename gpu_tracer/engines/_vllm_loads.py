@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvwitness.gpu_tracer.engines._vllm_view import Load, Seen, View, lease_end
-from kvwitness.gpu_tracer.engines.base import Guard
+from kvwitness.gpu_tracer.engines.base import Guard, runs
 
 TARGETS = "kvwitness_targets"
 """Attribute of a step's plan: request id -> pages that a connector is going to fill."""
@@ -93,7 +93,7 @@ def _ended(view: View, seen: Seen, changed: list[bool] | None, bad: set[int], fa
     filled = [
         n for n in range(good) if not failed and (changed is None or n >= len(changed) or changed[n] or load.prior[n])
     ]
-    for start, end in _runs(filled):
+    for start, end in runs(filled):
         first, upto = max(load.first, (at + start) * size), min(load.upto, (at + end) * size)
         view.tracer.write(
             view.pool, load.pages[start:end], seen.name, tok=(first, upto), op="transfer", transfer=load.transfer
@@ -148,17 +148,6 @@ def _pages(given: Any) -> list[int]:
     if pages and not isinstance(pages[0], int):
         pages = list(pages[0])
     return [int(page) for page in pages]
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Stretches [first, end) of consecutive numbers."""
-    out: list[tuple[int, int]] = []
-    for n in numbers:
-        if out and out[-1][1] == n:
-            out[-1] = (out[-1][0], n + 1)
-        else:
-            out.append((n, n + 1))
-    return out
 
 
 # -- the worker's side ----------------------------------------------------------------------------------------
