@@ -11,6 +11,7 @@ from typing import Any
 
 from kvwitness.audit.trace.ring import CODES, FIELD_NUMBERS, ITEM, Flag, ItemForm
 from kvwitness.gpu_tracer.base import Recorder
+from kvwitness.gpu_tracer.shadow import Watched
 
 _PUBLISH, _SHARE, _UNPUBLISH = (CODES[f"page.{kind}"] for kind in ("publish", "share", "unpublish"))
 _PAGES, _TOK, _ARENA = int(Flag.PAGES), int(Flag.TOK), int(Flag.ARENA)
@@ -25,11 +26,14 @@ _MAX = 2**32 - 1
 class CacheRecorder:
     """Records single pages of one pool for a recorder; from any thread, and without raising, like the recorder."""
 
-    def __init__(self, recorder: Recorder, pool: str) -> None:
+    def __init__(self, recorder: Recorder | Watched, pool: str) -> None:
         self._recorder, self._pool = recorder, pool
+        self._shadow = recorder if isinstance(recorder, Watched) else None
 
     def publish(self, page: int, request: str, key: str, digest: str | None) -> None:
         """A page of a request became findable; `key` and `digest` are 16 characters of ASCII."""
+        if self._shadow is not None:
+            self._shadow.tell("publish", self._pool, page, key=key, digest=digest)
         if not self._put(_PUBLISH, page, request, None, key, digest, None):
             self._recorder.event("page.publish", pool=self._pool, pages=[page], request=request, key=key, digest=digest)
 
@@ -37,6 +41,8 @@ class CacheRecorder:
         self, page: int, request: str, tenant: str | None, key: str, digest: str | None, tok: tuple[int, int]
     ) -> None:
         """A request attaches to a page for positions `tok`."""
+        if self._shadow is not None:
+            self._shadow.tell("share", self._pool, page, request, key=key, digest=digest, tok=tok, tenant=tenant)
         if not self._put(_SHARE, page, request, tenant, key, digest, tok):
             self._recorder.event(
                 "page.share", pool=self._pool, pages=[page], request=request, tenant=tenant, key=key, digest=digest,

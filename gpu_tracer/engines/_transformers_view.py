@@ -19,7 +19,7 @@ from kvwitness.gpu_tracer.cache import CacheRecorder
 from kvwitness.gpu_tracer.engines._transformers_content import Content, looking
 from kvwitness.gpu_tracer.engines.base import CLOCK_VARIABLE, ENGINE_VARIABLE, REMEMBERED, SHARING_VARIABLE, runs
 from kvwitness.gpu_tracer.engines.identity import Identity
-from kvwitness.gpu_tracer.tracer import Tracer
+from kvwitness.gpu_tracer.shadow import Mode, Watched, tracer_from_environment
 
 _RESERVED_SECTORS = 2
 """The first sectors take what padding reads and writes."""
@@ -53,6 +53,8 @@ class Seen:
     """Positions below it were written or adopted."""
     attached: int = 0
     """Tokens of the prompt that came from the prefix cache at first admission."""
+    sound: list[int] = field(default_factory=list)
+    """Full pages that were found to be its own, where reads are refused."""
     started: bool = False
     preempted: bool = False
     over: bool = False
@@ -88,7 +90,8 @@ class View:
         life = secrets.token_hex(4)
         self.engine = os.environ.get(ENGINE_VARIABLE) or f"transformers-{life}"
         rank = int(getattr(processor.distributed_helper, "tp_rank", 0) or 0)
-        self.tracer = Tracer.from_environment(f"{self.engine}/{rank}")
+        self.tracer = tracer_from_environment(f"{self.engine}/{rank}", refuses=True)
+        self.refusing = isinstance(self.tracer, Watched) and self.tracer.mode is Mode.REFUSE
         allocators = list(cache.cache_allocators.values())
         self.allocator = allocators[0]
         self.blind = self._blind(processor, allocators)
@@ -359,6 +362,25 @@ class View:
             op="decode" if decoding else "prefill", step=self.step,
         )  # fmt: skip
         seen.reading, seen.read_to = pages, part.end
+
+    def would_read_wrongly(self, seen: Seen, end: int) -> bool:
+        """Whether the next step of a request, which reads positions [0, end), would meet what is not its own.
+
+        Pages that were full when they were looked at are not looked at again, unless they have changed places.
+        """
+        if not isinstance(self.tracer, Watched):
+            return False
+        if self.tracer.taken_of(seen.name):
+            return True
+        size, table = self.page_tokens, self.allocator.block_table.get(seen.id, ())
+        pages = list(table[: -(-end // size)])
+        same = 0
+        while same < len(seen.sound) and same < len(pages) and seen.sound[same] == pages[same]:
+            same += 1
+        if same * size < end and self.tracer.look(self.pool, pages[same:], seen.name, (same * size, end)):
+            return True
+        seen.sound = pages[: end // size]
+        return False
 
     def finish_reading(self, seen: Seen) -> None:
         """Put down what decoding has read since the last full page."""

@@ -18,7 +18,7 @@ from typing import Any
 from kvwitness.gpu_tracer.cache import CacheRecorder
 from kvwitness.gpu_tracer.engines.base import CLOCK_VARIABLE, ENGINE_VARIABLE, REMEMBERED, SHARING_VARIABLE
 from kvwitness.gpu_tracer.engines.identity import ATTESTED, Identity
-from kvwitness.gpu_tracer.tracer import Tracer
+from kvwitness.gpu_tracer.shadow import Watched, tracer_from_environment
 
 _SUFFIX = 9
 """`-` and the eight hex digits that vLLM appends to the id under which the client's side knows a request."""
@@ -83,8 +83,10 @@ class View:
         self.scheduler, self.identity = scheduler, identity
         self.engine = os.environ.get(ENGINE_VARIABLE) or f"vllm-{secrets.token_hex(4)}"
         rank = int(getattr(config.parallel_config, "data_parallel_rank", 0) or 0)
-        self.tracer = Tracer.from_environment(f"{self.engine}/{rank}")
+        self.tracer = tracer_from_environment(f"{self.engine}/{rank}", refuses=True)
         transfer = getattr(config, "kv_transfer_config", None)
+        self.watched = isinstance(self.tracer, Watched)
+        """Whether there is a live shadow."""
         self.transfers = transfer is not None and getattr(scheduler, "connector", None) is not None
         # The other side of a transfer knows an engine by this id alone.
         named = str(transfer.engine_id) if transfer is not None and self.transfers else f"{self.engine}/{rank}"
@@ -113,6 +115,8 @@ class View:
         """Why pages go back: `preempt`, `end`, or None while more are asked for, where only a window can be why."""
         self.targets: dict[str, list[int]] = {}
         """Request -> pages that a connector is going to fill, until the next step's plan takes it along."""
+        self.policy: bool | None = None
+        """Whether the engine computes anew what was not loaded, while it is kept from doing so; else None."""
         self.step = 0
         self.waiting: dict[int, list[tuple[Seen, int, int, list[int]]]] = {}
         """By id of a step's plan: reads and writes that can only be put down when it is known what was loaded."""
@@ -312,6 +316,17 @@ class View:
                 step=self.step,
             )  # fmt: skip
         seen.read_to = max(first, end)
+
+    def refused(self) -> list[tuple[Seen, set[int]]]:
+        """Requests whose reads are not to be answered from, and the pages that are why; each time anew."""
+        if not isinstance(self.tracer, Watched) or not (found := self.tracer.taken()):
+            return []
+        names = {one.request for one in found}
+        out = []
+        for seen in self.live.values():
+            if seen.name in names and not seen.over:
+                out.append((seen, {one.page for one in found if one.request == seen.name}))
+        return out
 
     def start_over(self, seen: Seen) -> None:
         """The request has let go of all its pages."""

@@ -301,6 +301,45 @@ def _emptied(_: None, result: None, pool: Any, *args: Any, **kwargs: Any) -> Non
 # -- steps --------------------------------------------------------------------------------------------------
 
 
+def _choosing(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`_process_candidates`: where reads are refused, a request that would make one does not get into the batch."""
+
+    def process_candidates(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(scheduler, *args, **kwargs)
+        try:
+            view = _view(scheduler)
+            if view is not None and view.refusing:
+                return _without_refused(view, scheduler, *result)
+        except Exception as error:
+            guard.failed("Scheduler._process_candidates", error)
+        return result
+
+    return process_candidates
+
+
+def _without_refused(view: View, scheduler: Any, chosen: list[Any], *rest: Any) -> tuple[Any, ...]:
+    """The outcome of choosing a batch, without the requests that would read what is not theirs.
+
+    Those are failed as the engine itself fails requests: the client gets an error, the pages go back.
+    """
+    failed, fast, queries, cached = rest
+    kept = []
+    for future in chosen:
+        state = future.state
+        seen = view.live.get(str(state.request_id))
+        if seen is None or not view.would_read_wrongly(seen, int(state.position_offset)):
+            kept.append(future)
+            continue
+        queries, cached = queries - future.query_length, cached - int(state.position_offset)
+        _log.warning("request %s is refused: what it would read is not its own", seen.name)
+        view.tracer.request_aborted(seen.name, by="kvwitness", reason="unsound read refused")
+        if state in scheduler._requests_to_fork:
+            scheduler._requests_to_fork.remove(state)
+        view.processor._handle_request_error(RuntimeError("refused: its cached content is not its own"), state)
+        scheduler.finish_request(state.request_id)
+    return kept, failed, fast, queries, cached
+
+
 def _offloading(manager: Any, *args: Any, **kwargs: Any) -> None:
     if (view := _any_view(manager)) is not None:
         view.offloading = True
@@ -440,6 +479,7 @@ ENGINE = Engine(
              unproven=_HELD),
         Hook(f"{_ALLOCATOR}.copy_blocks", ("page.copy",), before=_copying, unproven=_READS),
         Hook(f"{_CACHE}.evict_cached_blocks", ("page.unpublish",), before=_evicting, after=_evicted, unproven=_HELD),
+        Hook(f"{_SCHEDULER}._process_candidates", ("request.aborted",), replace=_choosing, optional=True),
         Hook(f"{_OFFLOADING}.offload_requests", ("request.preempted",), before=_offloading, after=_offloaded,
              unproven=("position-mismatch", "served-after-refusal")),
         Hook(f"{_OFFLOADING}.restore_scheduled_requests", ("page.write",), before=_restoring, after=_restored,
@@ -457,7 +497,7 @@ ENGINE = Engine(
 def main() -> None:
     """Attach, and be the `transformers` command."""
     register()
-    from transformers.cli.transformers import main as command  # type: ignore[import-not-found]
+    from transformers.cli.transformers import main as command
 
     run: Callable[[], None] = command
     sys.argv[0] = "transformers"

@@ -360,8 +360,38 @@ def _reads(view: View, seen: Seen, first: int) -> None:
 def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> None:
     """A step has ended, and its outcome is about to be taken in."""
     view = _view(scheduler)
-    if view is not None and view.transfers:
+    if view is None:
+        return
+    if view.transfers:
         loads.settle(view, scheduler, plan, getattr(output, "kv_connector_output", None), _reads)
+    if view.watched and (refused := view.refused()):
+        _refuse(view, scheduler, output, refused)
+
+
+def _taken_in(_: None, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    view = _view(scheduler)
+    if view is not None and view.policy is not None:
+        scheduler.recompute_kv_load_failures, view.policy = view.policy, None
+
+
+def _refuse(view: View, scheduler: Any, output: Any, refused: list[tuple[Seen, set[int]]]) -> None:
+    """Tell the engine what a connector tells it whose load has failed: these pages are not valid.
+
+    So the engine ends the requests that read them with an error, takes the pages out of its prefix cache, and never
+    sends the tokens of this step. It is not left to compute the pages anew, whatever its policy for loads is: they may
+    be somebody else's.
+    """
+    from vllm.v1.outputs import KVConnectorOutput  # the host's own
+
+    told = output.kv_connector_output
+    if told is None:
+        told = output.kv_connector_output = KVConnectorOutput()
+    told.invalid_block_ids = set(told.invalid_block_ids or ()).union(*(pages for _, pages in refused))
+    view.policy = scheduler.recompute_kv_load_failures
+    scheduler.recompute_kv_load_failures = False
+    for seen, _pages in refused:
+        _log.warning("request %s is refused: what it reads is not its own", seen.name)
+        view.tracer.request_aborted(seen.name, by="kvwitness", reason="unsound read refused")
 
 
 # -- connectors ---------------------------------------------------------------------------------------------
@@ -396,7 +426,7 @@ ENGINE = Engine(
              unproven=("over-limit-success", "salt-crossing")),
         Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read"), after=_planned,
              unproven=_READS),
-        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), before=_stepped,
+        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), before=_stepped, after=_taken_in,
              unproven=_TRANSFERS),
         Hook(f"{_SCHEDULER}._preempt_request", ("request.preempted",), before=_preempting, after=_preempted,
              unproven=("position-mismatch", "served-after-refusal")),

@@ -58,3 +58,36 @@ def test_the_same_traffic_without_the_fault_is_clean(rings: Path, model: Any, tm
     record = judged(rings, tmp_path)
     assert set(record.verdicts.values()) == {"clean"}
     assert record.findings == []
+
+
+def test_a_read_that_is_refused_is_answered_by_an_error(
+    rings: Path, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVWITNESS_SHADOW", "refuse")
+    drop_writes(monkeypatch)
+    with batching(model, sharing=False) as manager:
+        ask(manager, ("ash-1", tokens(1, 60)), new=4)
+        got = ask(manager, ("birch-1", tokens(3, PROMPT)), new=8)
+        after = ask(manager, ("birch-2", tokens(3, PROMPT + 1)), ("ash-2", tokens(2, 50)), new=8)
+    assert "refused" in got["birch-1"].error
+    assert len(got["birch-1"].generated_tokens) <= 1  # the first comes from the prompt's own step, not from the cache
+    assert after["ash-2"].error is after["birch-2"].error is None
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    assert record.grave() == []
+    assert [(r["request"], r["by"]) for r in record.rows("request.aborted")] == [("birch-1", "kvwitness")]
+    assert [r["request"] for r in record.rows("shadow.finding")] == ["birch-1"]
+    assert [r["status"] for r in record.rows("request.finished") if r["request"] == "birch-1"] == [500]
+
+
+def test_with_refusal_on_healthy_traffic_goes_on_as_before(
+    rings: Path, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVWITNESS_SHADOW", "refuse")
+    with batching(model, pages=24, safety_margin=0.0) as manager:
+        got = ask(manager, *((f"{'ash' if n % 2 else 'birch'}-{n}", tokens(n // 2, 60)) for n in range(6)), new=90)
+    assert [one.error for one in got.values()] == [None] * 6
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    assert record.rows("shadow.finding") == []
+    assert set(record.verdicts.values()) == {"clean", "shared"}

@@ -77,3 +77,37 @@ def test_a_connector_that_claims_a_hit_and_loads_nothing_shows_the_previous_tena
     shown = set(expand_pages(unwritten["pages"]).tolist())
     assert shown == held & set(begun["dst_pages"])
     assert shown
+
+
+def test_what_is_refused_is_answered_by_an_error_and_never_by_the_previous_tenants_pages(
+    rings: Path, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("KVWITNESS_SHADOW", "refuse")
+    engine: Whole = request.getfixturevalue("loads_nothing")
+    (ash,) = engine.ask((ASH[:90], "ash"))
+    (birch,) = engine.ask((BIRCH, "birch"))
+    (again,) = engine.ask((ASH[:90], "ash"))
+    assert (birch.finish, birch.tokens) == ("error", [])
+    assert ash.tokens == again.tokens
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    reader = next(r["request"] for r in record.rows("request.received") if r["tenant"] == salted("birch"))
+    assert [(r["request"], r["by"]) for r in record.rows("request.aborted")] == [(reader, "kvwitness")]
+    assert [r["request"] for r in record.rows("shadow.finding")] == [reader]
+    (finished,) = (r for r in record.rows("request.finished") if r["request"] == reader)
+    assert (finished["status"], finished["finish_reason"]) == (500, "error")
+
+
+def test_with_refusal_on_healthy_traffic_is_answered_as_before(
+    rings: Path, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVWITNESS_SHADOW", "refuse")
+    engine = Whole(weights)
+    first = engine.ask((ASH, "ash"), (BIRCH, "birch"))
+    again = engine.ask((ASH, "ash"), (ASH, "birch"))
+    engine.close()
+    assert again[0].tokens == first[0].tokens == again[1].tokens
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    assert record.rows("shadow.finding") == []
+    assert list(record.verdicts.values()) == ["clean"] * 4
