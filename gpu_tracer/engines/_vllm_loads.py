@@ -19,7 +19,10 @@ from kvwitness.gpu_tracer.engines.base import Guard, runs
 TARGETS = "kvwitness_targets"
 """Attribute of a step's plan: request id -> pages that a connector is going to fill."""
 LANDED = "kvwitness_landed"
-"""Attribute of the connector's output: request id -> for each of those pages, whether its bytes changed."""
+"""Attribute of a step's output: request id -> for each of those pages, whether its bytes changed. Not of the part that
+is the connector's, which an executor with workers in other processes makes anew."""
+_HELD_BACK = "_kvwitness_landed"
+"""Attribute of the model runner: the same, until there is an output to travel with."""
 _LEASE_S = 30
 _SAMPLE = 256
 """Values that are looked at, per page and layer."""
@@ -46,17 +49,21 @@ def announce(view: View, seen: Seen, request: Any, table: list[int], first: int,
         content is not None and content == _content(request, n) for n, content in enumerate(held, first // size)
     ]
     source = _pages(params.get("remote_block_ids")) if remote else None
+    pool = f"{params.get('remote_engine_id')}/kv" if source else None
+    if view.store is not None and (found := view.store.found(seen, request, upto)) is not None:
+        pool, source = found
+        load.stored = source
     view.tracer.transfer_begin(
-        transfer, seen.name, src_pool=f"{params.get('remote_engine_id')}/kv" if source else None,
-        src_pages=source or None, dst_pool=view.pool, dst_pages=table[: -(-upto // size)], tokens=upto,
-        tok=(first, upto), tenant=seen.tenant,
+        transfer, seen.name, src_pool=pool, src_pages=source or None, dst_pool=view.pool,
+        dst_pages=table[: -(-upto // size)], tokens=upto, tok=(first, upto), tenant=seen.tenant,
     )  # fmt: skip
     view.targets[seen.id] = pages
 
 
-def settle(view: View, scheduler: Any, plan: Any, output: Any, reads: Reads) -> None:
+def settle(view: View, scheduler: Any, plan: Any, outcome: Any, reads: Reads) -> None:
     """A step is over: put down what its loads brought, and then what rested on them."""
-    landed: dict[str, list[bool]] = getattr(output, LANDED, None) or {}
+    landed: dict[str, list[bool]] = getattr(outcome, LANDED, None) or {}
+    output = getattr(outcome, "kv_connector_output", None)
     bad = set(getattr(output, "invalid_block_ids", None) or ())
     failed = set(getattr(output, "failed_recving", None) or ())
     for rid in sorted(getattr(output, "finished_recving", None) or ()):
@@ -103,6 +110,8 @@ def _ended(view: View, seen: Seen, changed: list[bool] | None, bad: set[int], fa
         view.tracer.transfer_failed(load.transfer, observer="scheduler", tokens=upto, request=seen.name)
     else:
         view.tracer.transfer_done(load.transfer, observer="scheduler", tokens=load.upto, request=seen.name)
+    if view.store is not None and load.stored:
+        view.store.left(seen, load.stored)
 
 
 def offer(view: View, seen: Seen, request: Any, result: Any) -> None:
@@ -164,11 +173,27 @@ def watching(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
         result = method(runner, scheduler_output, *args, **kwargs)
         try:
             _look_after(runner, result)
+            if result is not None:
+                _send_along(runner, result)
         except Exception as error:
             guard.failed("GPUModelRunner.execute_model", error)
         return result
 
     return execute_model
+
+
+def sampled(_: None, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+    """After `sample_tokens`, which makes the step's output where `execute_model` does not."""
+    _send_along(runner, result)
+
+
+def _send_along(runner: Any, result: Any) -> None:
+    """Have what was seen travel with the step's output."""
+    output = getattr(result, "_model_runner_output", result)
+    if getattr(output, "kv_connector_output", None) is None:
+        return  # perhaps the one that stands for all steps without one
+    if landed := runner.__dict__.pop(_HELD_BACK, None):
+        setattr(output, LANDED, landed)
 
 
 def _look_before(runner: Any, plan: Any) -> None:
@@ -194,7 +219,7 @@ def _look_after(runner: Any, result: Any) -> None:
         pages, before, _ = pending.pop(rid)
         landed[rid] = [b != a for b, a in zip(before, _samples(runner, pages), strict=True)]
     if landed:
-        setattr(output, LANDED, landed)
+        runner.__dict__.setdefault(_HELD_BACK, {}).update(landed)
 
 
 def _samples(runner: Any, pages: Sequence[int]) -> list[bytes]:

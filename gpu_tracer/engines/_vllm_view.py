@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvwitness.gpu_tracer.cache import CacheRecorder
+from kvwitness.gpu_tracer.engines._vllm_stores import KEYED_BY_INPUTS, ExternalStore
 from kvwitness.gpu_tracer.engines.base import CLOCK_VARIABLE, ENGINE_VARIABLE, REMEMBERED, SHARING_VARIABLE
 from kvwitness.gpu_tracer.engines.identity import ATTESTED, Identity
 from kvwitness.gpu_tracer.shadow import Watched, tracer_from_environment
@@ -37,6 +38,8 @@ class Load:
     """The pages of those positions."""
     asynchronous: bool
     """Whether it goes on beside the steps, and the request waits for it."""
+    stored: list[int] = field(default_factory=list)
+    """Pages of the connector's store that they come from, where those are known."""
     prior: list[bool] = field(default_factory=list)
     """Per page, whether it held the very same content before."""
 
@@ -121,6 +124,8 @@ class View:
         self.waiting: dict[int, list[tuple[Seen, int, int, list[int]]]] = {}
         """By id of a step's plan: reads and writes that can only be put down when it is known what was loaded."""
         self._describe(config, version)
+        connector = str(getattr(transfer, "kv_connector", None))
+        self.store = ExternalStore(self) if self.transfers and connector in KEYED_BY_INPUTS else None
 
     def _describe(self, config: Any, version: str) -> None:
         tracer, total = self.tracer, int(self.scheduler.kv_cache_config.num_blocks)

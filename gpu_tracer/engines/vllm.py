@@ -328,6 +328,10 @@ def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> N
             reading.append((seen, first))
     if waiting:
         view.waiting[id(plan)] = waiting
+    if view.store is not None:
+        for seen, _first in reading:
+            if seen.computed >= seen.prompt and not seen.decoding:
+                view.store.put(seen, scheduler.requests[seen.id])
     for seen, first in reading:  # no layer of a step reads before that layer has written
         _reads(view, seen, first)
 
@@ -363,7 +367,7 @@ def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) 
     if view is None:
         return
     if view.transfers:
-        loads.settle(view, scheduler, plan, getattr(output, "kv_connector_output", None), _reads)
+        loads.settle(view, scheduler, plan, output, _reads)
     if view.watched and (refused := view.refused()):
         _refuse(view, scheduler, output, refused)
 
@@ -449,6 +453,7 @@ ENGINE = Engine(
         Hook(f"{_POOL}.cache_full_blocks", ("page.publish",), after=_pages_published, unproven=_SHARES),
         Hook(f"{_POOL}.reset_prefix_cache", ("page.unpublish",), after=_cache_emptied, unproven=_SHARES),
         Hook(f"{_RUNNER}.execute_model", ("page.write",), replace=loads.watching, unproven=_TRANSFERS),
+        Hook(f"{_RUNNER}.sample_tokens", ("page.write",), after=loads.sampled, unproven=_TRANSFERS),
     ),
 )  # fmt: skip
 """How vLLM is attached. The names are those of 0.32; the methods that are wrapped have kept their leading arguments

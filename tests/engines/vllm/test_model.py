@@ -111,3 +111,27 @@ def test_with_refusal_on_healthy_traffic_is_answered_as_before(
     assert not adapter.guard.errors
     assert record.rows("shadow.finding") == []
     assert list(record.verdicts.values()) == ["clean"] * 4
+
+
+def test_a_store_that_ignores_salts_serves_one_tenant_what_another_put_there(
+    rings: Path, weights: str, tmp_path: Path
+) -> None:
+    engine = Whole(
+        weights, disable_hybrid_kv_cache_manager=True,
+        kv_transfer_config={
+            "kv_connector": "ExampleConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "stored")},
+        },
+    )  # fmt: skip
+    (ash,) = engine.ask((ASH[:100], "ash"))
+    (other,) = engine.ask((BIRCH[:100], "birch"))
+    (birch,) = engine.ask((ASH[:100], "birch"))
+    engine.close()
+    assert (ash.cached, other.cached, birch.cached) == (0, 0, 96)
+    assert (birch.finish, birch.tokens) == ("length", ash.tokens)
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    first, _, last = [r["request"] for r in record.rows("request.received")]
+    assert [(f["rule"], f["verdict"], f["request"]) for f in record.findings] == [("salt-crossing", "exposure", last)]
+    (crossing,) = record.findings
+    assert crossing["other_requests"] == [first]
