@@ -119,6 +119,7 @@ def offer(view: View, seen: Seen, request: Any, result: Any) -> None:
     held, params = result
     if not held or not params or not params.get("remote_block_ids"):
         return
+    view.finish_reading(seen)
     transfer = str(params.get("remote_request_id") or seen.id)
     pages = _pages(params["remote_block_ids"])
     view.tracer.transfer_offer(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import sys
 import time
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import CodeType, FrameType
 from typing import Any
 
 from kvwitness.gpu_tracer.cache import CacheRecorder
@@ -23,6 +25,8 @@ from kvwitness.gpu_tracer.shadow import Watched, tracer_from_environment
 
 _SUFFIX = 9
 """`-` and the eight hex digits that vLLM appends to the id under which the client's side knows a request."""
+_DEPTH = 16
+"""How many calls lie at most between the pool and the method that asks it for a request."""
 _GROUP_BYTES = 4
 """A page's hash ends with the number of its cache group."""
 
@@ -60,8 +64,12 @@ class Seen:
     table: list[int] = field(default_factory=list)
     read_to: int = 0
     """Positions below it are under an open read."""
+    request: Any = None
+    """The engine's own object for it."""
     computed: int = 0
-    """Positions below it were written or adopted."""
+    """Positions below it were written or adopted, as long as it does not decode."""
+    wrote_to: int = 0
+    """Of what it wrote, positions below it stand in the record; the rest is on its last page."""
     decoding: bool = False
     preempted: bool = False
     attached: int = 0
@@ -102,6 +110,10 @@ class View:
         self.model = _model_name(config)
         self.unseen: tuple[str, ...] = ()
         self.live: dict[str, Seen] = {}
+        self.prompts: set[str] = set()
+        """Requests in the running batch that do not decode yet."""
+        self.allocating: CodeType | None = None
+        """The code of the engine's method in which pages are asked for on behalf of a request."""
         self.names: dict[str, str] = {}
         """Names in use -> id of the request, and of the latest that ended."""
         self.owner: dict[int, Seen] = {}
@@ -151,7 +163,7 @@ class View:
         seen = self.live.get(rid)
         if seen is not None:
             return seen
-        seen = self.live[rid] = Seen(rid, self._name(rid), int(request.num_prompt_tokens))
+        seen = self.live[rid] = Seen(rid, self._name(rid), int(request.num_prompt_tokens), request=request)
         salt, sampling = request.cache_salt, request.sampling_params
         extra = (getattr(sampling, "extra_args", None) or {}) if sampling is not None else {}
         who = self.identity.tenant(
@@ -249,7 +261,25 @@ class View:
                 self.tracer.free(self.pool, kept, seen.name, reason=reason, to="cache")
 
     def _asking(self) -> Seen | None:
-        return None if self.request is None else self.live.get(self.request.request_id)
+        request = self.asking()
+        return None if request is None else self.live.get(request.request_id)
+
+    def asking(self) -> Any:
+        """The request for which the page pool is being asked, as the engine has it; None where nobody knows.
+
+        The engine asks through a method that it calls for each request at each step, and which seldom gets as far as
+        the pool. To wrap it costs more than all the rest together; so who calls is looked up when it matters.
+        """
+        if self.request is not None:
+            return self.request
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_DEPTH):
+            if frame is None:
+                return None
+            if frame.f_code is self.allocating:
+                return frame.f_locals.get("request")
+            frame = frame.f_back
+        return None
 
     def _leaving(self, page: int) -> Seen | None:
         owner = self.owner.get(page)
@@ -269,7 +299,8 @@ class View:
 
     def hit(self, blocks: Sequence[Any]) -> None:
         """The request in scope attaches to pages that the prefix cache found."""
-        seen, request = self._asking(), self.request
+        request = self.asking()
+        seen = None if request is None else self.live.get(request.request_id)
         if seen is None:
             self.gap("pages were attached to outside a request")
             return
@@ -312,15 +343,29 @@ class View:
 
     # -- reads --------------------------------------------------------------------------------------------
 
-    def finish_reading(self, seen: Seen) -> None:
-        """Put down what decoding has read since the last full page."""
-        first, end, size = seen.read_to, seen.computed, self.page_tokens
-        if seen.decoding and first < end and seen.table:
-            self.tracer.read(
-                self.pool, seen.table[first // size : -(-end // size)], seen.name, tok=(first, end), op="decode",
-                step=self.step,
-            )  # fmt: skip
-        seen.read_to = max(first, end)
+    def finish_writing(self, seen: Seen, end: int | None = None) -> None:
+        """Put down what decoding has written since the last full page, up to position `end` (None: all of it)."""
+        upto, size = self._computed(seen) if end is None else end, self.page_tokens
+        first = seen.wrote_to
+        if first < upto and (pages := seen.table[first // size : -(-upto // size)]):
+            self.tracer.write(self.pool, pages, seen.name, tok=(first, upto), op="forward", step=self.step)
+            seen.wrote_to = upto
+
+    def finish_reading(self, seen: Seen, end: int | None = None) -> None:
+        """Put down what decoding has written and read since the last full page, as far as `end` (None: all of it)."""
+        if not seen.decoding:
+            return
+        upto, size = self._computed(seen) if end is None else end, self.page_tokens
+        self.finish_writing(seen, upto)
+        first = seen.read_to
+        if first < upto and (pages := seen.table[first // size : -(-upto // size)]):
+            self.tracer.read(self.pool, pages, seen.name, tok=(first, upto), op="decode", step=self.step)
+            seen.read_to = upto
+
+    @staticmethod
+    def _computed(seen: Seen) -> int:
+        """Positions below it are computed, or are in a step that has been planned."""
+        return int(seen.request.num_computed_tokens) if seen.decoding else seen.computed
 
     def refused(self) -> list[tuple[Seen, set[int]]]:
         """Requests whose reads are not to be answered from, and the pages that are why; each time anew."""
@@ -335,7 +380,8 @@ class View:
 
     def start_over(self, seen: Seen) -> None:
         """The request has let go of all its pages."""
-        seen.table, seen.read_to, seen.computed, seen.decoding = [], 0, 0, False
+        seen.table, seen.read_to, seen.computed, seen.wrote_to, seen.decoding = [], 0, 0, 0, False
+        self.prompts.discard(seen.id)
 
 
 def _place(blocks: Sequence[Any], hashes: Sequence[Any]) -> int:

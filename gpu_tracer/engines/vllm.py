@@ -5,9 +5,9 @@ process, and on the model runner in the workers, where all that is done is to lo
 the pages that it was to fill.
 
 What a step writes and reads is put down when the step has been planned, before it runs: the process may die in it.
-Reads are put down once for each stretch of positions, as open reads; a decoding request adds to them when a page is
-full, since what it reads besides are positions that it has written itself. What rests on a connector's load is put down
-after the step, when the load has been looked at.
+Reads are put down once for each stretch of positions, as open reads. What a decoding request writes, and reads again,
+is put down when its page is full, when the request is set aside or ends, and before anybody else has to do with the
+page. What rests on a connector's load is put down after the step, when the load has been looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
@@ -66,6 +67,11 @@ def _scheduler_made(_: None, result: None, scheduler: Any, *args: Any, **kwargs:
     manager = scheduler.kv_cache_manager
     for owner in (manager.block_pool, manager, scheduler):
         setattr(owner, _VIEW, view)
+    method = type(manager).allocate_slots
+    original = getattr(method, "kvwitness_calls", method)
+    view.allocating = original.__code__
+    if not view.transfers and original is not method:
+        manager.allocate_slots = MethodType(original, manager)
 
 
 # -- requests -----------------------------------------------------------------------------------------------
@@ -144,24 +150,21 @@ def _blocks_given_back(_: None, result: None, scheduler: Any, request: Any, *arg
 
 
 def _allocating(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
-    """`allocate_slots`, called for each request at each step, so that it gets no more than it needs."""
+    """`allocate_slots`, which is called for each request at each step; without a connector it is left alone (see
+    `View.asking`)."""
 
     def allocate_slots(manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        view: View | None = getattr(manager, _VIEW, None)
-        if view is None:
-            return method(manager, request, *args, **kwargs)
-        view.request = request
-        try:
-            result = method(manager, request, *args, **kwargs)
-        finally:
-            view.request = None
+        result = method(manager, request, *args, **kwargs)
         if result is not None and kwargs.get("num_external_computed_tokens"):
+            view: View | None = getattr(manager, _VIEW, None)
             try:
-                _loading(view, manager, request, kwargs)
+                if view is not None:
+                    _loading(view, manager, request, kwargs)
             except Exception as error:
                 guard.failed("KVCacheManager.allocate_slots", error)
         return result
 
+    allocate_slots.kvwitness_calls = method  # type: ignore[attr-defined]
     return allocate_slots
 
 
@@ -297,8 +300,8 @@ def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> N
     waiting: list[loads.Write] = []
 
     def writes(seen: Seen, first: int, end: int) -> None:
-        """A prompt's stretch, or whatever else is not one position of a decoding request."""
-        seen.computed = end
+        """A stretch of a prompt, or the first position behind it."""
+        seen.computed = seen.wrote_to = end
         pages = seen.table[first // size : -(-end // size)]
         if seen.load is not None and not seen.load.asynchronous:
             waiting.append((seen, first, end, pages))
@@ -310,22 +313,21 @@ def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> N
         rid, first = new.req_id, new.num_computed_tokens
         writes(_tabled(view, scheduler, rid, new.block_ids[0], first), first, first + scheduled[rid])
     cached = plan.scheduled_cached_reqs
-    resumed = cached.resumed_req_ids
+    resumed, prompts = cached.resumed_req_ids, view.prompts
     for rid, blocks, first in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
-        end = first + scheduled[rid]
+        if blocks is None and rid not in prompts:
+            continue  # one more position on a page that it decodes on: nearly always
         if rid in resumed:
+            end = first + scheduled[rid]
             writes(_tabled(view, scheduler, rid, blocks[0] if blocks else [], first), first, end)
             continue
         seen = live[rid]
+        if seen.decoding:
+            view.finish_reading(seen, first)
         if blocks is not None:
             seen.table += blocks[0]
-        if not seen.decoding or end - first != 1:
-            writes(seen, first, end)
-            continue
-        seen.computed = end
-        write(pool, seen.table[first // size], seen.name, tok=(first, end), op="forward", step=step)
-        if not end % size:
-            reading.append((seen, first))
+        if not seen.decoding:
+            writes(seen, first, first + scheduled[rid])
     if waiting:
         view.waiting[id(plan)] = waiting
     if view.store is not None:
@@ -340,7 +342,8 @@ def _tabled(view: View, scheduler: Any, rid: str, pages: list[int], computed: in
     """A request enters the running batch with a table of its own."""
     seen = view.live.get(rid) or view.admit(scheduler.requests[rid])
     seen.table = list(pages)
-    seen.read_to, seen.decoding = 0, False
+    seen.read_to, seen.decoding, seen.wrote_to, seen.computed = 0, False, computed, computed
+    view.prompts.add(rid)
     if seen.preempted:
         seen.preempted = False
         view.tracer.request_resumed(seen.name)
@@ -354,11 +357,18 @@ def _reads(view: View, seen: Seen, first: int) -> None:
     end, size = seen.computed, view.page_tokens
     start = min(seen.read_to, first)
     decoding = first >= seen.prompt
+    pages = seen.table[start // size : -(-end // size)]
+    for page in pages:
+        other = view.owner.get(page)
+        if other is not None and other is not seen and other.decoding:
+            view.finish_writing(other)  # whatever is there by now has to be on record before somebody else reads it
     view.tracer.read(
-        view.pool, seen.table[start // size : -(-end // size)], seen.name, tok=(start, end),
+        view.pool, pages, seen.name, tok=(start, end),
         op="decode" if decoding else "prefill", step=view.step,
     )  # fmt: skip
     seen.read_to, seen.decoding = end, decoding
+    if decoding:
+        view.prompts.discard(seen.id)
 
 
 def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kvwitness.audit.api import as_document
+from kvwitness.audit.pipeline import judge
 from kvwitness.gpu_tracer.engines import sglang as adapter
 from tests.engines.judged import judged
 from tests.engines.sglang.pair import Pair
@@ -19,13 +21,17 @@ pytestmark = [
 ]
 
 
+WAITED_S = 25
+"""How long the client waits for decode, which waits for 300 s for a prefill that has refused."""
+
+
 def test_a_prompt_that_prefill_refuses_reads_nothing_and_leaves_decode_waiting(tmp_path: Path) -> None:
     rings = tmp_path / "rings"
     rings.mkdir()
     with Pair(tmp_path, rings) as pair:
         gateway = Gateway(pair, rings)
         healthy(gateway)
-        refused = oversize(gateway, "t-cedar", 600, seconds=25)
+        refused = oversize(gateway, "t-cedar", 600, seconds=WAITED_S)
         healthy(gateway, 2)
     assert (refused.prefill.status, refused.decode.status) == (400, 0)
     record = judged(rings, tmp_path)
@@ -35,3 +41,8 @@ def test_a_prompt_that_prefill_refuses_reads_nothing_and_leaves_decode_waiting(t
     assert {name: record.verdicts[name] for name in names} == dict.fromkeys(names, "clean")
     assert {row["op"] for row in record.rows("page.read") if row["request"] == refused.name} == set()
     assert record.rows("request.rejected")[0]["request"] == refused.name
+    # Decode is never told, and keeps pages ready for as long as SGLang's own timeout: an orphan, and no leak.
+    waiting = as_document(judge(record.events, overrides={"orphaned-pages": {"bound_s": WAITED_S // 2}}))
+    orphans = [f for f in waiting["findings"] if f["rule"] == "orphaned-pages"]
+    assert {(f["request"], f["verdict"]) for f in orphans} == {(refused.name, "exposure")}
+    assert waiting["requests"][refused.name] == "exposure"
