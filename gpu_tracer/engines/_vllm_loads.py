@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvwitness.gpu_tracer.engines._vllm_rows import ROWS, mirror_of
 from kvwitness.gpu_tracer.engines._vllm_view import Load, Seen, View, lease_end
 from kvwitness.gpu_tracer.engines.base import Guard, runs
 
@@ -23,6 +24,7 @@ LANDED = "kvwitness_landed"
 is the connector's, which an executor with workers in other processes makes anew."""
 _HELD_BACK = "_kvwitness_landed"
 """Attribute of the model runner: the same, until there is an output to travel with."""
+_ROWS_HELD_BACK = "_kvwitness_rows"
 _LEASE_S = 30
 _SAMPLE = 256
 """Values that are looked at, per page and layer."""
@@ -167,12 +169,17 @@ def watching(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
     """`execute_model`, with a look at the pages that are to be filled before and after."""
 
     def execute_model(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        mirror = None
         try:
+            if (mirror := mirror_of(runner)) is not None:
+                mirror.follow(scheduler_output)
             _look_before(runner, scheduler_output)
         except Exception as error:
             guard.failed("GPUModelRunner.execute_model", error)
         result = method(runner, scheduler_output, *args, **kwargs)
         try:
+            if mirror is not None and (differing := mirror.differing(runner, scheduler_output)):
+                runner.__dict__[_ROWS_HELD_BACK] = differing
             _look_after(runner, result)
             if result is not None:
                 _send_along(runner, result)
@@ -191,6 +198,8 @@ def sampled(_: None, result: Any, runner: Any, *args: Any, **kwargs: Any) -> Non
 def _send_along(runner: Any, result: Any) -> None:
     """Have what was seen travel with the step's output."""
     output = getattr(result, "_model_runner_output", result)
+    if getattr(output, "req_ids", None) and (rows := runner.__dict__.pop(_ROWS_HELD_BACK, None)):
+        setattr(output, ROWS, rows)
     if getattr(output, "kv_connector_output", None) is None:
         return  # perhaps the one that stands for all steps without one
     if landed := runner.__dict__.pop(_HELD_BACK, None):

@@ -25,6 +25,8 @@ from kvwitness.gpu_tracer.shadow import Watched, tracer_from_environment
 
 _SUFFIX = 9
 """`-` and the eight hex digits that vLLM appends to the id under which the client's side knows a request."""
+_DIGEST_BYTES = 8
+"""How much of a fingerprint is recorded; the rest keeps those of the pages behind it from being made up."""
 _DEPTH = 16
 """How many calls lie at most between the pool and the method that asks it for a request."""
 _GROUP_BYTES = 4
@@ -216,7 +218,7 @@ class View:
             return
         for page in pages:
             self.owner[page] = seen
-        self.tracer.alloc(self.pool, pages, seen.name, tenant=seen.tenant)
+        self.tracer.alloc(self.pool, one_or_all(pages), seen.name, tenant=seen.tenant)
 
     def forget(self, pages: list[int]) -> None:
         """Pages can no longer be found in the prefix cache; if only it kept them, they are free now."""
@@ -337,9 +339,10 @@ class View:
             tokens = request.all_token_ids[n * size : (n + 1) * size]
             if len(tokens) < size:
                 return None
-            before = digests[-1] if n else str(seen.adapter).encode()
-            digests.append(hashlib.blake2b(array("q", tokens).tobytes(), key=before[:64], digest_size=16).digest())
-        return self.identity.hashed("inputs", digests[page])
+            # each is the key of the next, and the first of all is secret
+            before = digests[-1] if n else bytes.fromhex(self.identity.hashed("inputs", str(seen.adapter)))
+            digests.append(hashlib.blake2b(array("q", tokens).tobytes(), key=before, digest_size=16).digest())
+        return digests[page][:_DIGEST_BYTES].hex()
 
     # -- reads --------------------------------------------------------------------------------------------
 
@@ -348,7 +351,7 @@ class View:
         upto, size = self._computed(seen) if end is None else end, self.page_tokens
         first = seen.wrote_to
         if first < upto and (pages := seen.table[first // size : -(-upto // size)]):
-            self.tracer.write(self.pool, pages, seen.name, tok=(first, upto), op="forward", step=self.step)
+            self.tracer.write(self.pool, one_or_all(pages), seen.name, tok=(first, upto), op="forward", step=self.step)
             seen.wrote_to = upto
 
     def finish_reading(self, seen: Seen, end: int | None = None) -> None:
@@ -359,7 +362,7 @@ class View:
         self.finish_writing(seen, upto)
         first = seen.read_to
         if first < upto and (pages := seen.table[first // size : -(-upto // size)]):
-            self.tracer.read(self.pool, pages, seen.name, tok=(first, upto), op="decode", step=self.step)
+            self.tracer.read(self.pool, one_or_all(pages), seen.name, tok=(first, upto), op="decode", step=self.step)
             seen.read_to = upto
 
     @staticmethod
@@ -382,6 +385,11 @@ class View:
         """The request has let go of all its pages."""
         seen.table, seen.read_to, seen.computed, seen.wrote_to, seen.decoding = [], 0, 0, 0, False
         self.prompts.discard(seen.id)
+
+
+def one_or_all(pages: list[int]) -> int | list[int]:
+    """Pages as the tracer records them soonest."""
+    return pages[0] if len(pages) == 1 else pages
 
 
 def _place(blocks: Sequence[Any], hashes: Sequence[Any]) -> int:

@@ -20,7 +20,8 @@ from typing import Any
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
 from kvwitness.gpu_tracer.engines import _vllm_loads as loads
-from kvwitness.gpu_tracer.engines._vllm_view import Seen, View
+from kvwitness.gpu_tracer.engines._vllm_rows import ROWS
+from kvwitness.gpu_tracer.engines._vllm_view import Seen, View, one_or_all
 from kvwitness.gpu_tracer.engines.base import Attachment, Engine, Guard, Hook, attach
 from kvwitness.gpu_tracer.engines.identity import Identity
 
@@ -306,7 +307,7 @@ def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> N
         if seen.load is not None and not seen.load.asynchronous:
             waiting.append((seen, first, end, pages))
             return
-        write(pool, pages if len(pages) > 1 else pages[0], seen.name, tok=(first, end), op="forward", step=step)
+        write(pool, one_or_all(pages), seen.name, tok=(first, end), op="forward", step=step)
         reading.append((seen, first))
 
     for new in plan.scheduled_new_reqs:
@@ -378,6 +379,9 @@ def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) 
         return
     if view.transfers:
         loads.settle(view, scheduler, plan, output, _reads)
+    for rid, pages in (getattr(output, ROWS, None) or {}).items():
+        if (seen := view.live.get(rid)) is not None:
+            _elsewhere(view, seen, plan, pages)
     if view.watched and (refused := view.refused()):
         _refuse(view, scheduler, output, refused)
 
@@ -386,6 +390,21 @@ def _taken_in(_: None, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -
     view = _view(scheduler)
     if view is not None and view.policy is not None:
         scheduler.recompute_kv_load_failures, view.policy = view.policy, None
+
+
+def _elsewhere(view: View, seen: Seen, plan: Any, pages: list[int]) -> None:
+    """The worker has written and read other pages than planned, once what was in them is on record."""
+    cached, size = plan.scheduled_cached_reqs, view.page_tokens
+    starts = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    starts |= {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
+    first = starts[seen.id]
+    end = first + plan.num_scheduled_tokens[seen.id]
+    for page in pages:
+        if (other := view.owner.get(page)) is not None and other.decoding:
+            view.finish_writing(other)
+    written = pages[first // size : -(-end // size)]
+    view.tracer.write(view.pool, written, seen.name, tok=(first, end), op="forward", step=view.step)
+    view.tracer.read(view.pool, pages[: -(-end // size)], seen.name, tok=(0, end), op="decode", step=view.step)
 
 
 def _refuse(view: View, scheduler: Any, output: Any, refused: list[tuple[Seen, set[int]]]) -> None:
@@ -432,6 +451,7 @@ ENGINE = Engine(
         "When the device begins and ends a step is not known to the scheduler, so freed-in-step is undecided.",
         "Requests for which nobody supplies a tenant (middleware, cache_salt, session_id) have none on record.",
         "What kernels do with their tables is not seen; content is looked at only where a connector loads.",
+        "Model Runner V2 (the default on GPUs) and all workers but one: plans and connectors are believed.",
     ),
     hooks=(
         Hook(f"{_SCHEDULER}.__init__", ("engine.pool", "engine.limits"), after=_scheduler_made,

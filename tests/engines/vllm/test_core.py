@@ -271,3 +271,40 @@ def test_the_engine_is_described(rings: Path, model: str, tmp_path: Path) -> Non
     assert limits["pool_tokens"] == 47 * PAGE_TOKENS
     assert limits["version"] == " ".join(engine.installed() or ())
     assert core.scheduler.has_unfinished_requests() is False
+
+
+def test_vllms_own_events_tell_of_the_same_pages(
+    rings: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.config.kv_events import KVEventsConfig
+
+    monkeypatch.setenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0")
+    core = Core(model, pages=48, kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"))
+    witnessed: list[Any] = []
+    monkeypatch.setattr(core.scheduler.kv_event_publisher, "publish", lambda batch: witnessed.extend(batch.events))
+    drive(core, random.Random(7), 60, ("ash", "birch"))
+    record = judged(rings, tmp_path)
+    identity = Identity.from_environment()
+
+    def keys(kind: str) -> Counter[str]:
+        group = (0).to_bytes(4, "big")
+        return Counter(
+            identity.hashed("key", block_hash + group)
+            for event in witnessed
+            if type(event).__name__ == kind
+            for block_hash in event.block_hashes
+        )
+
+    assert keys("BlockStored").total() > 100
+    assert keys("BlockRemoved").total() > 50
+    published = record.rows("page.publish", "page.unpublish")
+    assert Counter(row["key"] for row in published if row["event"] == "page.publish") == keys("BlockStored")
+    under: dict[int, str] = {}
+    removed: list[str] = []
+    for row in published:
+        for page in row["pages"]:
+            if row["event"] == "page.publish":
+                under[page] = row["key"]
+            else:
+                removed.append(under.pop(page))
+    assert Counter(removed) == keys("BlockRemoved")

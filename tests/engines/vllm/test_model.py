@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,3 +136,34 @@ def test_a_store_that_ignores_salts_serves_one_tenant_what_another_put_there(
     assert [(f["rule"], f["verdict"], f["request"]) for f in record.findings] == [("salt-crossing", "exposure", last)]
     (crossing,) = record.findings
     assert crossing["other_requests"] == [first]
+
+
+def test_a_row_of_the_worker_that_is_not_as_planned_is_recorded_as_what_was_read(
+    rings: Path, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    method = GPUModelRunner._prepare_inputs
+
+    def crossed(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """The second request's first page becomes the first one's."""
+        batch = runner.input_batch
+        if len(batch.req_ids) == 2:
+            rows = batch.block_table.block_tables[0].get_numpy_array()
+            rows[1, 0] = rows[0, 0]
+        return method(runner, *args, **kwargs)
+
+    engine = Whole(weights)
+    truth = engine.ask((ASH, "ash"), (BIRCH, "birch"))
+    monkeypatch.setattr(GPUModelRunner, "_prepare_inputs", crossed)
+    wrong = engine.ask((ASH, "ash2"), (BIRCH, "birch2"))
+    engine.close()
+    assert wrong[0].tokens != truth[0].tokens  # what it reads there is what the second has written
+    record = judged(rings, tmp_path)
+    assert not adapter.guard.errors
+    names = {r["tenant"]: r["request"] for r in record.rows("request.received")}
+    verdicts = {tenant: record.verdicts[name] for tenant, name in names.items()}
+    assert (verdicts[salted("ash")], verdicts[salted("birch")]) == ("clean", "clean")
+    assert verdicts[salted("ash2")] == "leak"
+    read = [f for f in record.findings if f["request"] == names[salted("ash2")] and f["verdict"] == "leak"]
+    assert {tenant for f in read for tenant in f["other_tenants"]} == {salted("birch2")}
