@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-WAITED_S = 150
+WAITED_S = 45
 """How long the client waits for decode, which waits for 300 s for a prefill that has refused."""
 BOUND_S = 3
 """After how long without an end a transfer counts as an orphan here; the rule's own bound is 10 minutes."""
@@ -38,12 +38,16 @@ def test_a_prompt_that_prefill_refuses_reads_nothing_and_leaves_decode_waiting(t
         healthy(gateway)
         with ThreadPoolExecutor(1) as client:
             asked = client.submit(oversize, gateway, "t-cedar", 600, seconds=WAITED_S)
-            until = time.monotonic() + 4 * BOUND_S
-            while time.monotonic() < until:
-                healthy(gateway, 1)
+            until, refusals = time.monotonic() + 5 * BOUND_S, 0
+            while time.monotonic() < until:  # decode has no room for others now; the record goes on with refusals
+                refusals += 1
+                late = pair.prefill.post(pair.body(f"late{refusals}", [7] * 600))
+                assert late.status == 400
+                time.sleep(0.5)
             while_waiting = time.time_ns()
             assert not asked.done()
             refused = asked.result()
+        healthy(gateway, 2)
     assert (refused.prefill.status, refused.decode.status) == (400, 0)
     record = judged(rings, tmp_path)
     assert record.rows("telemetry.gap") == []
