@@ -55,7 +55,7 @@ def test_a_prompt_that_prefill_refuses_reads_nothing_and_leaves_decode_waiting(t
     names = [sent.name for sent in gateway.sent if sent is not refused]
     assert {name: record.verdicts[name] for name in names} == dict.fromkeys(names, "clean")
     assert {row["op"] for row in record.rows("page.read") if row["request"] == refused.name} == set()
-    assert record.rows("request.rejected")[0]["request"] == refused.name
+    assert refused.name in {row["request"] for row in record.rows("request.rejected")}
     # Decode is never told, and keeps pages ready for as long as SGLang's own timeout: an orphan, and no leak.
     until_then = record.events.filter(pl.col("time_ns") <= while_waiting)
     waiting = as_document(judge(until_then, overrides={"orphaned-pages": {"bound_s": BOUND_S}}))
