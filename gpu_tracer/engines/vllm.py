@@ -372,24 +372,31 @@ def _reads(view: View, seen: Seen, first: int) -> None:
         view.prompts.discard(seen.id)
 
 
-def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> None:
-    """A step has ended, and its outcome is about to be taken in."""
-    view = _view(scheduler)
-    if view is None:
-        return
-    if view.transfers:
-        loads.settle(view, scheduler, plan, output, _reads)
-    for rid, pages in (getattr(output, ROWS, None) or {}).items():
-        if (seen := view.live.get(rid)) is not None:
-            _elsewhere(view, seen, plan, pages)
-    if view.watched and (refused := view.refused()):
-        _refuse(view, scheduler, output, refused)
+def _taking_in(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`update_from_output`: a step has ended, and its outcome is about to be taken in."""
 
+    def update_from_output(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+        view: View | None = getattr(scheduler, _VIEW, None)
+        if view is None or view.blind is not None:
+            return method(scheduler, plan, output, *args, **kwargs)
+        try:
+            if view.transfers:
+                loads.settle(view, scheduler, plan, output, _reads)
+            if (rows := getattr(output, ROWS, None)) is not None:
+                for rid, pages in rows.items():
+                    if (seen := view.live.get(rid)) is not None:
+                        _elsewhere(view, seen, plan, pages)
+            if view.watched and (refused := view.refused()):
+                _refuse(view, scheduler, output, refused)
+        except Exception as error:
+            guard.failed("Scheduler.update_from_output", error)
+        try:
+            return method(scheduler, plan, output, *args, **kwargs)
+        finally:
+            if view.policy is not None:
+                scheduler.recompute_kv_load_failures, view.policy = view.policy, None
 
-def _taken_in(_: None, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    view = _view(scheduler)
-    if view is not None and view.policy is not None:
-        scheduler.recompute_kv_load_failures, view.policy = view.policy, None
+    return update_from_output
 
 
 def _elsewhere(view: View, seen: Seen, plan: Any, pages: list[int]) -> None:
@@ -460,7 +467,7 @@ ENGINE = Engine(
              unproven=("over-limit-success", "salt-crossing")),
         Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read"), after=_planned,
              unproven=_READS),
-        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), before=_stepped, after=_taken_in,
+        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), replace=_taking_in,
              unproven=_TRANSFERS),
         Hook(f"{_SCHEDULER}._preempt_request", ("request.preempted",), before=_preempting, after=_preempted,
              unproven=("position-mismatch", "served-after-refusal")),
