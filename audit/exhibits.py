@@ -142,6 +142,7 @@ _SHOWS: dict[str, Callable[[Row], str]] = {
     "transfer.done": _told,
     "transfer.failed": _told,
     "engine.limits": _limits,
+    "shadow.finding": lambda row: f"the tracer, as it happened: {_said(row, 'reason')}",
     "telemetry.gap": lambda row: ", ".join(_count(row, "dropped", "events lost")),
 }
 

@@ -9,27 +9,33 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kvwitness.audit.trace.ring import CODES, FIELD_NUMBERS, ITEM, Flag, ItemForm
+from kvwitness.audit.trace.ring import CODES, FIELD_NUMBERS, ITEM, PIECE, Flag, ItemForm
 from kvwitness.gpu_tracer.base import Recorder
+from kvwitness.gpu_tracer.shadow import Watched
 
 _PUBLISH, _SHARE, _UNPUBLISH = (CODES[f"page.{kind}"] for kind in ("publish", "share", "unpublish"))
 _PAGES, _TOK, _ARENA = int(Flag.PAGES), int(Flag.TOK), int(Flag.ARENA)
 _KEY, _DIGEST = FIELD_NUMBERS["key"], FIELD_NUMBERS["digest"]
 _TEXT = int(ItemForm.TEXT)
 _DIGITS = 16
-_BOTH = struct.Struct(ITEM.format + f"{_DIGITS}s" + ITEM.format.lstrip("<") + f"{_DIGITS}s")
-_ONE = struct.Struct(ITEM.format + f"{_DIGITS}s")
+_ITEM = ITEM.format.lstrip("<") + f"{_DIGITS}s"
+_ONE = struct.Struct(PIECE.format + _ITEM)
+_BOTH = struct.Struct(PIECE.format + _ITEM + _ITEM)
+"""A piece of the arena with the key, or with key and digest."""
 _MAX = 2**32 - 1
 
 
 class CacheRecorder:
     """Records single pages of one pool for a recorder; from any thread, and without raising, like the recorder."""
 
-    def __init__(self, recorder: Recorder, pool: str) -> None:
+    def __init__(self, recorder: Recorder | Watched, pool: str) -> None:
         self._recorder, self._pool = recorder, pool
+        self._shadow = recorder if isinstance(recorder, Watched) else None
 
     def publish(self, page: int, request: str, key: str, digest: str | None) -> None:
         """A page of a request became findable; `key` and `digest` are 16 characters of ASCII."""
+        if self._shadow is not None:
+            self._shadow.tell("publish", self._pool, page, key=key, digest=digest)
         if not self._put(_PUBLISH, page, request, None, key, digest, None):
             self._recorder.event("page.publish", pool=self._pool, pages=[page], request=request, key=key, digest=digest)
 
@@ -37,6 +43,8 @@ class CacheRecorder:
         self, page: int, request: str, tenant: str | None, key: str, digest: str | None, tok: tuple[int, int]
     ) -> None:
         """A request attaches to a page for positions `tok`."""
+        if self._shadow is not None:
+            self._shadow.tell("share", self._pool, page, request, key=key, digest=digest, tok=tok, tenant=tenant)
         if not self._put(_SHARE, page, request, tenant, key, digest, tok):
             self._recorder.event(
                 "page.share", pool=self._pool, pages=[page], request=request, tenant=tenant, key=key, digest=digest,
@@ -67,14 +75,8 @@ class CacheRecorder:
         ring = pen.ring
         try:
             one = key.encode("ascii")
-            if digest is None:
-                items = _ONE.pack(_KEY, _TEXT, 0, _DIGITS, one)
-            else:
-                other = digest.encode("ascii")
-                if len(other) != _DIGITS:
-                    return False
-                items = _BOTH.pack(_KEY, _TEXT, 0, _DIGITS, one, _DIGEST, _TEXT, 0, _DIGITS, other)
-            if len(one) != _DIGITS or not 0 <= page <= _MAX:
+            other = b"" if digest is None else digest.encode("ascii")
+            if len(one) != _DIGITS or (digest is not None and len(other) != _DIGITS) or not 0 <= page <= _MAX:
                 return False
             flags = _PAGES | _ARENA
             whose = 0 if tenant is None else ring.tenants[tenant]
@@ -84,7 +86,10 @@ class CacheRecorder:
                 flags |= _TOK
             texts = ring.texts
             named, pool = texts[request], texts[self._pool]
-            arena = ring.piece((items,) if digest is None else (items[:24], items[24:]))
+            if digest is None:
+                arena = ring.packed(_ONE, 1, _KEY, _TEXT, 0, _DIGITS, one)
+            else:
+                arena = ring.packed(_BOTH, 2, _KEY, _TEXT, 0, _DIGITS, one, _DIGEST, _TEXT, 0, _DIGITS, other)
             ring.put(code, flags, arena, named, whose, pool, 0, page, 1, tok)
         except Exception:
             return False

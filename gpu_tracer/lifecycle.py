@@ -233,6 +233,19 @@ class Lifecycle(Recorder):
         """Fingerprints of page bytes, parallel to `pages`, taken `at` `alloc`, `free`, `read`, `send` or `receive`."""
         self._event("content.digest", {"pool": pool, "pages": pages, "digests": digests, "at": at, **more})
 
+    def shadow_finding(
+        self,
+        reason: str,
+        *,
+        request: str | None = None,
+        pool: str | None = None,
+        pages: PageIds | None = None,
+        **more: Any,
+    ) -> None:
+        """What the live shadow said (see `kvwitness.gpu_tracer.shadow`); the audit takes no verdict from it."""
+        fields = {"reason": reason, "request": request, "pool": pool, "pages": pages}
+        self._event("shadow.finding", {**fields, **more})
+
     def gap(
         self,
         *,

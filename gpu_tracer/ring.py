@@ -64,6 +64,7 @@ class Ring:
         self.texts = Numbered(strings, clean or _unchanged)
         """String -> its number; None -> 0."""
         self.tenants = Numbered(strings, pseudonym or clean or _unchanged)
+        self._arena_at, self._arena = self.sizes.arena_at, self.sizes.arena
         self._reserve, pages_piece = arena_writers(self._map, self._words, self.sizes)
         self.writers = record_writers(
             self._map, counters, self.sizes, self.texts.known, self.tenants.known, pages_piece
@@ -74,8 +75,15 @@ class Ring:
         """Put items (each with its head, padded to 8) into the arena; the position of the piece."""
         size = PIECE.size + sum(map(len, items))
         start = self._reserve(size + ALIGN - 1 & -ALIGN)
-        at = self.sizes.arena_at + start % self.sizes.arena
+        at = self._arena_at + start % self._arena
         self._map[at : at + size] = PIECE.pack(start, size, len(items)) + b"".join(items)
+        return start
+
+    def packed(self, form: struct.Struct, count: int, *values: int | bytes) -> int:
+        """Put `count` items into the arena that `form` packs behind the head of a piece; the position of the piece."""
+        size = form.size
+        start = self._reserve(size + ALIGN - 1 & -ALIGN)
+        form.pack_into(self._map, self._arena_at + start % self._arena, start, size, count, *values)
         return start
 
     def lost(self, kind: str, reason: str) -> None:

@@ -172,6 +172,7 @@ _OTHERS = {
     "canary.planted": Slots("marker"),
     "canary.seen": Slots("marker"),
     "content.digest": Slots("pool", "at", "gen"),
+    "shadow.finding": Slots("pool", "reason"),
     "telemetry.gap": Slots(None, "reason", "dropped"),
 }
 OTHER, LOST = "(other)", "(lost)"

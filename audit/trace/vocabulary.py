@@ -206,6 +206,13 @@ _ALL: tuple[Kind, ...] = (
         parallel=(("digests", "pages"),),
     ),
     Kind(
+        "shadow.finding",
+        "What the tracer said while the engine ran: that a read was about to meet what it should not, or that it gave "
+        "up looking. The audit judges for itself.",
+        required=("reason",),
+        optional=("pool", "pages"),
+    ),
+    Kind(
         "telemetry.gap",
         "What was not recorded: known loss.",
         optional=("dropped", "from_seq", "to_seq", "reason"),

@@ -22,7 +22,7 @@ from typing import Any
 from kvwitness.gpu_tracer.cache import CacheRecorder
 from kvwitness.gpu_tracer.engines.base import CLOCK_VARIABLE, ENGINE_VARIABLE, REMEMBERED, SHARING_VARIABLE
 from kvwitness.gpu_tracer.engines.identity import Identity
-from kvwitness.gpu_tracer.tracer import Tracer
+from kvwitness.gpu_tracer.shadow import tracer_from_environment
 
 _ALLOCATORS = ("PagedTokenToKVPoolAllocator", "TokenToKVPoolAllocator")
 """Allocators whose ids are the physical pages; others translate, or keep several pools behind one number."""
@@ -86,7 +86,7 @@ class View:
         self.speaks = rank == 0
         """Whether this process tells of requests; with tensor parallelism every rank has them, and pages of its own."""
         group = getattr(parallel, "dp_rank", None)
-        self.tracer = Tracer.from_environment(f"{self.engine}/{rank if group is None else f'{group}.{rank}'}")
+        self.tracer = tracer_from_environment(f"{self.engine}/{rank if group is None else f'{group}.{rank}'}")
         self.role = _ROLES.get(str(args.disaggregation_mode), "unified")
         self.page_tokens = int(self.allocator.page_size)
         self.pages = int(self.allocator.size) // self.page_tokens + 1

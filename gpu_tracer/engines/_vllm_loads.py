@@ -13,13 +13,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvwitness.gpu_tracer.engines._vllm_rows import ROWS, mirror_of
 from kvwitness.gpu_tracer.engines._vllm_view import Load, Seen, View, lease_end
-from kvwitness.gpu_tracer.engines.base import Guard
+from kvwitness.gpu_tracer.engines.base import Guard, runs
 
 TARGETS = "kvwitness_targets"
 """Attribute of a step's plan: request id -> pages that a connector is going to fill."""
 LANDED = "kvwitness_landed"
-"""Attribute of the connector's output: request id -> for each of those pages, whether its bytes changed."""
+"""Attribute of a step's output: request id -> for each of those pages, whether its bytes changed. Not of the part that
+is the connector's, which an executor with workers in other processes makes anew."""
+_HELD_BACK = "_kvwitness_landed"
+"""Attribute of the model runner: the same, until there is an output to travel with."""
+_ROWS_HELD_BACK = "_kvwitness_rows"
 _LEASE_S = 30
 _SAMPLE = 256
 """Values that are looked at, per page and layer."""
@@ -46,17 +51,21 @@ def announce(view: View, seen: Seen, request: Any, table: list[int], first: int,
         content is not None and content == _content(request, n) for n, content in enumerate(held, first // size)
     ]
     source = _pages(params.get("remote_block_ids")) if remote else None
+    pool = f"{params.get('remote_engine_id')}/kv" if source else None
+    if view.store is not None and (found := view.store.found(seen, request, upto)) is not None:
+        pool, source = found
+        load.stored = source
     view.tracer.transfer_begin(
-        transfer, seen.name, src_pool=f"{params.get('remote_engine_id')}/kv" if source else None,
-        src_pages=source or None, dst_pool=view.pool, dst_pages=table[: -(-upto // size)], tokens=upto,
-        tok=(first, upto), tenant=seen.tenant,
+        transfer, seen.name, src_pool=pool, src_pages=source or None, dst_pool=view.pool,
+        dst_pages=table[: -(-upto // size)], tokens=upto, tok=(first, upto), tenant=seen.tenant,
     )  # fmt: skip
     view.targets[seen.id] = pages
 
 
-def settle(view: View, scheduler: Any, plan: Any, output: Any, reads: Reads) -> None:
+def settle(view: View, scheduler: Any, plan: Any, outcome: Any, reads: Reads) -> None:
     """A step is over: put down what its loads brought, and then what rested on them."""
-    landed: dict[str, list[bool]] = getattr(output, LANDED, None) or {}
+    landed: dict[str, list[bool]] = getattr(outcome, LANDED, None) or {}
+    output = getattr(outcome, "kv_connector_output", None)
     bad = set(getattr(output, "invalid_block_ids", None) or ())
     failed = set(getattr(output, "failed_recving", None) or ())
     for rid in sorted(getattr(output, "finished_recving", None) or ()):
@@ -93,7 +102,7 @@ def _ended(view: View, seen: Seen, changed: list[bool] | None, bad: set[int], fa
     filled = [
         n for n in range(good) if not failed and (changed is None or n >= len(changed) or changed[n] or load.prior[n])
     ]
-    for start, end in _runs(filled):
+    for start, end in runs(filled):
         first, upto = max(load.first, (at + start) * size), min(load.upto, (at + end) * size)
         view.tracer.write(
             view.pool, load.pages[start:end], seen.name, tok=(first, upto), op="transfer", transfer=load.transfer
@@ -103,6 +112,8 @@ def _ended(view: View, seen: Seen, changed: list[bool] | None, bad: set[int], fa
         view.tracer.transfer_failed(load.transfer, observer="scheduler", tokens=upto, request=seen.name)
     else:
         view.tracer.transfer_done(load.transfer, observer="scheduler", tokens=load.upto, request=seen.name)
+    if view.store is not None and load.stored:
+        view.store.left(seen, load.stored)
 
 
 def offer(view: View, seen: Seen, request: Any, result: Any) -> None:
@@ -110,6 +121,7 @@ def offer(view: View, seen: Seen, request: Any, result: Any) -> None:
     held, params = result
     if not held or not params or not params.get("remote_block_ids"):
         return
+    view.finish_reading(seen)
     transfer = str(params.get("remote_request_id") or seen.id)
     pages = _pages(params["remote_block_ids"])
     view.tracer.transfer_offer(
@@ -150,17 +162,6 @@ def _pages(given: Any) -> list[int]:
     return [int(page) for page in pages]
 
 
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Stretches [first, end) of consecutive numbers."""
-    out: list[tuple[int, int]] = []
-    for n in numbers:
-        if out and out[-1][1] == n:
-            out[-1] = (out[-1][0], n + 1)
-        else:
-            out.append((n, n + 1))
-    return out
-
-
 # -- the worker's side ----------------------------------------------------------------------------------------
 
 
@@ -168,18 +169,41 @@ def watching(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
     """`execute_model`, with a look at the pages that are to be filled before and after."""
 
     def execute_model(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        mirror = None
         try:
+            if (mirror := mirror_of(runner)) is not None:
+                mirror.follow(scheduler_output)
             _look_before(runner, scheduler_output)
         except Exception as error:
             guard.failed("GPUModelRunner.execute_model", error)
         result = method(runner, scheduler_output, *args, **kwargs)
         try:
+            if mirror is not None and (differing := mirror.differing(runner, scheduler_output)):
+                runner.__dict__[_ROWS_HELD_BACK] = differing
             _look_after(runner, result)
+            if result is not None:
+                _send_along(runner, result)
         except Exception as error:
             guard.failed("GPUModelRunner.execute_model", error)
         return result
 
     return execute_model
+
+
+def sampled(_: None, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+    """After `sample_tokens`, which makes the step's output where `execute_model` does not."""
+    _send_along(runner, result)
+
+
+def _send_along(runner: Any, result: Any) -> None:
+    """Have what was seen travel with the step's output."""
+    output = getattr(result, "_model_runner_output", result)
+    if getattr(output, "req_ids", None) and (rows := runner.__dict__.pop(_ROWS_HELD_BACK, None)):
+        setattr(output, ROWS, rows)
+    if getattr(output, "kv_connector_output", None) is None:
+        return  # perhaps the one that stands for all steps without one
+    if landed := runner.__dict__.pop(_HELD_BACK, None):
+        setattr(output, LANDED, landed)
 
 
 def _look_before(runner: Any, plan: Any) -> None:
@@ -205,7 +229,7 @@ def _look_after(runner: Any, result: Any) -> None:
         pages, before, _ = pending.pop(rid)
         landed[rid] = [b != a for b, a in zip(before, _samples(runner, pages), strict=True)]
     if landed:
-        setattr(output, LANDED, landed)
+        runner.__dict__.setdefault(_HELD_BACK, {}).update(landed)
 
 
 def _samples(runner: Any, pages: Sequence[int]) -> list[bytes]:

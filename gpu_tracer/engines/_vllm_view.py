@@ -9,19 +9,26 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import sys
 import time
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import CodeType, FrameType
 from typing import Any
 
 from kvwitness.gpu_tracer.cache import CacheRecorder
+from kvwitness.gpu_tracer.engines._vllm_stores import KEYED_BY_INPUTS, ExternalStore
 from kvwitness.gpu_tracer.engines.base import CLOCK_VARIABLE, ENGINE_VARIABLE, REMEMBERED, SHARING_VARIABLE
 from kvwitness.gpu_tracer.engines.identity import ATTESTED, Identity
-from kvwitness.gpu_tracer.tracer import Tracer
+from kvwitness.gpu_tracer.shadow import Watched, tracer_from_environment
 
 _SUFFIX = 9
 """`-` and the eight hex digits that vLLM appends to the id under which the client's side knows a request."""
+_DIGEST_BYTES = 8
+"""How much of a fingerprint is recorded; the rest keeps those of the pages behind it from being made up."""
+_DEPTH = 16
+"""How many calls lie at most between the pool and the method that asks it for a request."""
 _GROUP_BYTES = 4
 """A page's hash ends with the number of its cache group."""
 
@@ -37,6 +44,8 @@ class Load:
     """The pages of those positions."""
     asynchronous: bool
     """Whether it goes on beside the steps, and the request waits for it."""
+    stored: list[int] = field(default_factory=list)
+    """Pages of the connector's store that they come from, where those are known."""
     prior: list[bool] = field(default_factory=list)
     """Per page, whether it held the very same content before."""
 
@@ -57,8 +66,12 @@ class Seen:
     table: list[int] = field(default_factory=list)
     read_to: int = 0
     """Positions below it are under an open read."""
+    request: Any = None
+    """The engine's own object for it."""
     computed: int = 0
-    """Positions below it were written or adopted."""
+    """Positions below it were written or adopted, as long as it does not decode."""
+    wrote_to: int = 0
+    """Of what it wrote, positions below it stand in the record; the rest is on its last page."""
     decoding: bool = False
     preempted: bool = False
     attached: int = 0
@@ -83,8 +96,10 @@ class View:
         self.scheduler, self.identity = scheduler, identity
         self.engine = os.environ.get(ENGINE_VARIABLE) or f"vllm-{secrets.token_hex(4)}"
         rank = int(getattr(config.parallel_config, "data_parallel_rank", 0) or 0)
-        self.tracer = Tracer.from_environment(f"{self.engine}/{rank}")
+        self.tracer = tracer_from_environment(f"{self.engine}/{rank}", refuses=True)
         transfer = getattr(config, "kv_transfer_config", None)
+        self.watched = isinstance(self.tracer, Watched)
+        """Whether there is a live shadow."""
         self.transfers = transfer is not None and getattr(scheduler, "connector", None) is not None
         # The other side of a transfer knows an engine by this id alone.
         named = str(transfer.engine_id) if transfer is not None and self.transfers else f"{self.engine}/{rank}"
@@ -97,6 +112,10 @@ class View:
         self.model = _model_name(config)
         self.unseen: tuple[str, ...] = ()
         self.live: dict[str, Seen] = {}
+        self.prompts: set[str] = set()
+        """Requests in the running batch that do not decode yet."""
+        self.allocating: CodeType | None = None
+        """The code of the engine's method in which pages are asked for on behalf of a request."""
         self.names: dict[str, str] = {}
         """Names in use -> id of the request, and of the latest that ended."""
         self.owner: dict[int, Seen] = {}
@@ -113,10 +132,14 @@ class View:
         """Why pages go back: `preempt`, `end`, or None while more are asked for, where only a window can be why."""
         self.targets: dict[str, list[int]] = {}
         """Request -> pages that a connector is going to fill, until the next step's plan takes it along."""
+        self.policy: bool | None = None
+        """Whether the engine computes anew what was not loaded, while it is kept from doing so; else None."""
         self.step = 0
         self.waiting: dict[int, list[tuple[Seen, int, int, list[int]]]] = {}
         """By id of a step's plan: reads and writes that can only be put down when it is known what was loaded."""
         self._describe(config, version)
+        connector = str(getattr(transfer, "kv_connector", None))
+        self.store = ExternalStore(self) if self.transfers and connector in KEYED_BY_INPUTS else None
 
     def _describe(self, config: Any, version: str) -> None:
         tracer, total = self.tracer, int(self.scheduler.kv_cache_config.num_blocks)
@@ -142,7 +165,7 @@ class View:
         seen = self.live.get(rid)
         if seen is not None:
             return seen
-        seen = self.live[rid] = Seen(rid, self._name(rid), int(request.num_prompt_tokens))
+        seen = self.live[rid] = Seen(rid, self._name(rid), int(request.num_prompt_tokens), request=request)
         salt, sampling = request.cache_salt, request.sampling_params
         extra = (getattr(sampling, "extra_args", None) or {}) if sampling is not None else {}
         who = self.identity.tenant(
@@ -195,7 +218,7 @@ class View:
             return
         for page in pages:
             self.owner[page] = seen
-        self.tracer.alloc(self.pool, pages, seen.name, tenant=seen.tenant)
+        self.tracer.alloc(self.pool, one_or_all(pages), seen.name, tenant=seen.tenant)
 
     def forget(self, pages: list[int]) -> None:
         """Pages can no longer be found in the prefix cache; if only it kept them, they are free now."""
@@ -240,7 +263,25 @@ class View:
                 self.tracer.free(self.pool, kept, seen.name, reason=reason, to="cache")
 
     def _asking(self) -> Seen | None:
-        return None if self.request is None else self.live.get(self.request.request_id)
+        request = self.asking()
+        return None if request is None else self.live.get(request.request_id)
+
+    def asking(self) -> Any:
+        """The request for which the page pool is being asked, as the engine has it; None where nobody knows.
+
+        The engine asks through a method that it calls for each request at each step, and which seldom gets as far as
+        the pool. To wrap it costs more than all the rest together; so who calls is looked up when it matters.
+        """
+        if self.request is not None:
+            return self.request
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_DEPTH):
+            if frame is None:
+                return None
+            if frame.f_code is self.allocating:
+                return frame.f_locals.get("request")
+            frame = frame.f_back
+        return None
 
     def _leaving(self, page: int) -> Seen | None:
         owner = self.owner.get(page)
@@ -260,7 +301,8 @@ class View:
 
     def hit(self, blocks: Sequence[Any]) -> None:
         """The request in scope attaches to pages that the prefix cache found."""
-        seen, request = self._asking(), self.request
+        request = self.asking()
+        seen = None if request is None else self.live.get(request.request_id)
         if seen is None:
             self.gap("pages were attached to outside a request")
             return
@@ -297,25 +339,57 @@ class View:
             tokens = request.all_token_ids[n * size : (n + 1) * size]
             if len(tokens) < size:
                 return None
-            before = digests[-1] if n else str(seen.adapter).encode()
-            digests.append(hashlib.blake2b(array("q", tokens).tobytes(), key=before[:64], digest_size=16).digest())
-        return self.identity.hashed("inputs", digests[page])
+            # each is the key of the next, and the first of all is secret
+            before = digests[-1] if n else bytes.fromhex(self.identity.hashed("inputs", str(seen.adapter)))
+            digests.append(hashlib.blake2b(array("q", tokens).tobytes(), key=before, digest_size=16).digest())
+        return digests[page][:_DIGEST_BYTES].hex()
 
     # -- reads --------------------------------------------------------------------------------------------
 
-    def finish_reading(self, seen: Seen) -> None:
-        """Put down what decoding has read since the last full page."""
-        first, end, size = seen.read_to, seen.computed, self.page_tokens
-        if seen.decoding and first < end and seen.table:
-            self.tracer.read(
-                self.pool, seen.table[first // size : -(-end // size)], seen.name, tok=(first, end), op="decode",
-                step=self.step,
-            )  # fmt: skip
-        seen.read_to = max(first, end)
+    def finish_writing(self, seen: Seen, end: int | None = None) -> None:
+        """Put down what decoding has written since the last full page, up to position `end` (None: all of it)."""
+        upto, size = self._computed(seen) if end is None else end, self.page_tokens
+        first = seen.wrote_to
+        if first < upto and (pages := seen.table[first // size : -(-upto // size)]):
+            self.tracer.write(self.pool, one_or_all(pages), seen.name, tok=(first, upto), op="forward", step=self.step)
+            seen.wrote_to = upto
+
+    def finish_reading(self, seen: Seen, end: int | None = None) -> None:
+        """Put down what decoding has written and read since the last full page, as far as `end` (None: all of it)."""
+        if not seen.decoding:
+            return
+        upto, size = self._computed(seen) if end is None else end, self.page_tokens
+        self.finish_writing(seen, upto)
+        first = seen.read_to
+        if first < upto and (pages := seen.table[first // size : -(-upto // size)]):
+            self.tracer.read(self.pool, one_or_all(pages), seen.name, tok=(first, upto), op="decode", step=self.step)
+            seen.read_to = upto
+
+    @staticmethod
+    def _computed(seen: Seen) -> int:
+        """Positions below it are computed, or are in a step that has been planned."""
+        return int(seen.request.num_computed_tokens) if seen.decoding else seen.computed
+
+    def refused(self) -> list[tuple[Seen, set[int]]]:
+        """Requests whose reads are not to be answered from, and the pages that are why; each time anew."""
+        if not isinstance(self.tracer, Watched) or not (found := self.tracer.taken()):
+            return []
+        names = {one.request for one in found}
+        out = []
+        for seen in self.live.values():
+            if seen.name in names and not seen.over:
+                out.append((seen, {one.page for one in found if one.request == seen.name}))
+        return out
 
     def start_over(self, seen: Seen) -> None:
         """The request has let go of all its pages."""
-        seen.table, seen.read_to, seen.computed, seen.decoding = [], 0, 0, False
+        seen.table, seen.read_to, seen.computed, seen.wrote_to, seen.decoding = [], 0, 0, 0, False
+        self.prompts.discard(seen.id)
+
+
+def one_or_all(pages: list[int]) -> int | list[int]:
+    """Pages as the tracer records them soonest."""
+    return pages[0] if len(pages) == 1 else pages
 
 
 def _place(blocks: Sequence[Any], hashes: Sequence[Any]) -> int:

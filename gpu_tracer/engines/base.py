@@ -145,6 +145,17 @@ class Guard:
             self.errors["gap not recorded"] += 1
 
 
+def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Stretches [first, end) of consecutive numbers, in the order in which they come."""
+    out: list[tuple[int, int]] = []
+    for n in numbers:
+        if out and out[-1][1] == n:
+            out[-1] = (out[-1][0], n + 1)
+        else:
+            out.append((n, n + 1))
+    return out
+
+
 def _debugging() -> bool:
     return _log.isEnabledFor(logging.DEBUG)
 

@@ -5,9 +5,9 @@ process, and on the model runner in the workers, where all that is done is to lo
 the pages that it was to fill.
 
 What a step writes and reads is put down when the step has been planned, before it runs: the process may die in it.
-Reads are put down once for each stretch of positions, as open reads; a decoding request adds to them when a page is
-full, since what it reads besides are positions that it has written itself. What rests on a connector's load is put down
-after the step, when the load has been looked at.
+Reads are put down once for each stretch of positions, as open reads. What a decoding request writes, and reads again,
+is put down when its page is full, when the request is set aside or ends, and before anybody else has to do with the
+page. What rests on a connector's load is put down after the step, when the load has been looked at.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
 from kvwitness.gpu_tracer.engines import _vllm_loads as loads
-from kvwitness.gpu_tracer.engines._vllm_view import Seen, View
+from kvwitness.gpu_tracer.engines._vllm_rows import ROWS
+from kvwitness.gpu_tracer.engines._vllm_view import Seen, View, one_or_all
 from kvwitness.gpu_tracer.engines.base import Attachment, Engine, Guard, Hook, attach
 from kvwitness.gpu_tracer.engines.identity import Identity
 
@@ -66,6 +68,11 @@ def _scheduler_made(_: None, result: None, scheduler: Any, *args: Any, **kwargs:
     manager = scheduler.kv_cache_manager
     for owner in (manager.block_pool, manager, scheduler):
         setattr(owner, _VIEW, view)
+    method = type(manager).allocate_slots
+    original = getattr(method, "kvwitness_calls", method)
+    view.allocating = original.__code__
+    if not view.transfers and original is not method:
+        manager.allocate_slots = MethodType(original, manager)
 
 
 # -- requests -----------------------------------------------------------------------------------------------
@@ -144,24 +151,21 @@ def _blocks_given_back(_: None, result: None, scheduler: Any, request: Any, *arg
 
 
 def _allocating(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
-    """`allocate_slots`, called for each request at each step, so that it gets no more than it needs."""
+    """`allocate_slots`, which is called for each request at each step; without a connector it is left alone (see
+    `View.asking`)."""
 
     def allocate_slots(manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        view: View | None = getattr(manager, _VIEW, None)
-        if view is None:
-            return method(manager, request, *args, **kwargs)
-        view.request = request
-        try:
-            result = method(manager, request, *args, **kwargs)
-        finally:
-            view.request = None
+        result = method(manager, request, *args, **kwargs)
         if result is not None and kwargs.get("num_external_computed_tokens"):
+            view: View | None = getattr(manager, _VIEW, None)
             try:
-                _loading(view, manager, request, kwargs)
+                if view is not None:
+                    _loading(view, manager, request, kwargs)
             except Exception as error:
                 guard.failed("KVCacheManager.allocate_slots", error)
         return result
 
+    allocate_slots.kvwitness_calls = method  # type: ignore[attr-defined]
     return allocate_slots
 
 
@@ -297,37 +301,40 @@ def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> N
     waiting: list[loads.Write] = []
 
     def writes(seen: Seen, first: int, end: int) -> None:
-        """A prompt's stretch, or whatever else is not one position of a decoding request."""
-        seen.computed = end
+        """A stretch of a prompt, or the first position behind it."""
+        seen.computed = seen.wrote_to = end
         pages = seen.table[first // size : -(-end // size)]
         if seen.load is not None and not seen.load.asynchronous:
             waiting.append((seen, first, end, pages))
             return
-        write(pool, pages if len(pages) > 1 else pages[0], seen.name, tok=(first, end), op="forward", step=step)
+        write(pool, one_or_all(pages), seen.name, tok=(first, end), op="forward", step=step)
         reading.append((seen, first))
 
     for new in plan.scheduled_new_reqs:
         rid, first = new.req_id, new.num_computed_tokens
         writes(_tabled(view, scheduler, rid, new.block_ids[0], first), first, first + scheduled[rid])
     cached = plan.scheduled_cached_reqs
-    resumed = cached.resumed_req_ids
+    resumed, prompts = cached.resumed_req_ids, view.prompts
     for rid, blocks, first in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
-        end = first + scheduled[rid]
+        if blocks is None and rid not in prompts:
+            continue  # one more position on a page that it decodes on: nearly always
         if rid in resumed:
+            end = first + scheduled[rid]
             writes(_tabled(view, scheduler, rid, blocks[0] if blocks else [], first), first, end)
             continue
         seen = live[rid]
+        if seen.decoding:
+            view.finish_reading(seen, first)
         if blocks is not None:
             seen.table += blocks[0]
-        if not seen.decoding or end - first != 1:
-            writes(seen, first, end)
-            continue
-        seen.computed = end
-        write(pool, seen.table[first // size], seen.name, tok=(first, end), op="forward", step=step)
-        if not end % size:
-            reading.append((seen, first))
+        if not seen.decoding:
+            writes(seen, first, first + scheduled[rid])
     if waiting:
         view.waiting[id(plan)] = waiting
+    if view.store is not None:
+        for seen, _first in reading:
+            if seen.computed >= seen.prompt and not seen.decoding:
+                view.store.put(seen, scheduler.requests[seen.id])
     for seen, first in reading:  # no layer of a step reads before that layer has written
         _reads(view, seen, first)
 
@@ -336,7 +343,8 @@ def _tabled(view: View, scheduler: Any, rid: str, pages: list[int], computed: in
     """A request enters the running batch with a table of its own."""
     seen = view.live.get(rid) or view.admit(scheduler.requests[rid])
     seen.table = list(pages)
-    seen.read_to, seen.decoding = 0, False
+    seen.read_to, seen.decoding, seen.wrote_to, seen.computed = 0, False, computed, computed
+    view.prompts.add(rid)
     if seen.preempted:
         seen.preempted = False
         view.tracer.request_resumed(seen.name)
@@ -350,18 +358,80 @@ def _reads(view: View, seen: Seen, first: int) -> None:
     end, size = seen.computed, view.page_tokens
     start = min(seen.read_to, first)
     decoding = first >= seen.prompt
+    pages = seen.table[start // size : -(-end // size)]
+    for page in pages:
+        other = view.owner.get(page)
+        if other is not None and other is not seen and other.decoding:
+            view.finish_writing(other)  # whatever is there by now has to be on record before somebody else reads it
     view.tracer.read(
-        view.pool, seen.table[start // size : -(-end // size)], seen.name, tok=(start, end),
+        view.pool, pages, seen.name, tok=(start, end),
         op="decode" if decoding else "prefill", step=view.step,
     )  # fmt: skip
     seen.read_to, seen.decoding = end, decoding
+    if decoding:
+        view.prompts.discard(seen.id)
 
 
-def _stepped(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> None:
-    """A step has ended, and its outcome is about to be taken in."""
-    view = _view(scheduler)
-    if view is not None and view.transfers:
-        loads.settle(view, scheduler, plan, getattr(output, "kv_connector_output", None), _reads)
+def _taking_in(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`update_from_output`: a step has ended, and its outcome is about to be taken in."""
+
+    def update_from_output(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+        view: View | None = getattr(scheduler, _VIEW, None)
+        if view is None or view.blind is not None:
+            return method(scheduler, plan, output, *args, **kwargs)
+        try:
+            if view.transfers:
+                loads.settle(view, scheduler, plan, output, _reads)
+            if (rows := getattr(output, ROWS, None)) is not None:
+                for rid, pages in rows.items():
+                    if (seen := view.live.get(rid)) is not None:
+                        _elsewhere(view, seen, plan, pages)
+            if view.watched and (refused := view.refused()):
+                _refuse(view, scheduler, output, refused)
+        except Exception as error:
+            guard.failed("Scheduler.update_from_output", error)
+        try:
+            return method(scheduler, plan, output, *args, **kwargs)
+        finally:
+            if view.policy is not None:
+                scheduler.recompute_kv_load_failures, view.policy = view.policy, None
+
+    return update_from_output
+
+
+def _elsewhere(view: View, seen: Seen, plan: Any, pages: list[int]) -> None:
+    """The worker has written and read other pages than planned, once what was in them is on record."""
+    cached, size = plan.scheduled_cached_reqs, view.page_tokens
+    starts = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    starts |= {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
+    first = starts[seen.id]
+    end = first + plan.num_scheduled_tokens[seen.id]
+    for page in pages:
+        if (other := view.owner.get(page)) is not None and other.decoding:
+            view.finish_writing(other)
+    written = pages[first // size : -(-end // size)]
+    view.tracer.write(view.pool, written, seen.name, tok=(first, end), op="forward", step=view.step)
+    view.tracer.read(view.pool, pages[: -(-end // size)], seen.name, tok=(0, end), op="decode", step=view.step)
+
+
+def _refuse(view: View, scheduler: Any, output: Any, refused: list[tuple[Seen, set[int]]]) -> None:
+    """Tell the engine what a connector tells it whose load has failed: these pages are not valid.
+
+    So the engine ends the requests that read them with an error, takes the pages out of its prefix cache, and never
+    sends the tokens of this step. It is not left to compute the pages anew, whatever its policy for loads is: they may
+    be somebody else's.
+    """
+    from vllm.v1.outputs import KVConnectorOutput  # the host's own
+
+    told = output.kv_connector_output
+    if told is None:
+        told = output.kv_connector_output = KVConnectorOutput()
+    told.invalid_block_ids = set(told.invalid_block_ids or ()).union(*(pages for _, pages in refused))
+    view.policy = scheduler.recompute_kv_load_failures
+    scheduler.recompute_kv_load_failures = False
+    for seen, _pages in refused:
+        _log.warning("request %s is refused: what it reads is not its own", seen.name)
+        view.tracer.request_aborted(seen.name, by="kvwitness", reason="unsound read refused")
 
 
 # -- connectors ---------------------------------------------------------------------------------------------
@@ -388,6 +458,7 @@ ENGINE = Engine(
         "When the device begins and ends a step is not known to the scheduler, so freed-in-step is undecided.",
         "Requests for which nobody supplies a tenant (middleware, cache_salt, session_id) have none on record.",
         "What kernels do with their tables is not seen; content is looked at only where a connector loads.",
+        "Model Runner V2 (the default on GPUs) and all workers but one: plans and connectors are believed.",
     ),
     hooks=(
         Hook(f"{_SCHEDULER}.__init__", ("engine.pool", "engine.limits"), after=_scheduler_made,
@@ -396,7 +467,7 @@ ENGINE = Engine(
              unproven=("over-limit-success", "salt-crossing")),
         Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read"), after=_planned,
              unproven=_READS),
-        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), before=_stepped,
+        Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), replace=_taking_in,
              unproven=_TRANSFERS),
         Hook(f"{_SCHEDULER}._preempt_request", ("request.preempted",), before=_preempting, after=_preempted,
              unproven=("position-mismatch", "served-after-refusal")),
@@ -419,6 +490,7 @@ ENGINE = Engine(
         Hook(f"{_POOL}.cache_full_blocks", ("page.publish",), after=_pages_published, unproven=_SHARES),
         Hook(f"{_POOL}.reset_prefix_cache", ("page.unpublish",), after=_cache_emptied, unproven=_SHARES),
         Hook(f"{_RUNNER}.execute_model", ("page.write",), replace=loads.watching, unproven=_TRANSFERS),
+        Hook(f"{_RUNNER}.sample_tokens", ("page.write",), after=loads.sampled, unproven=_TRANSFERS),
     ),
 )  # fmt: skip
 """How vLLM is attached. The names are those of 0.32; the methods that are wrapped have kept their leading arguments

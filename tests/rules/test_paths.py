@@ -65,12 +65,14 @@ def test_limit_that_was_announced_later_decides_nothing_about_before() -> None:
 
 
 def test_near_limit_successes_need_no_page_events() -> None:
-    trace = limits(Trace(), 0, "e", 100)
-    for n in range(250):
-        asked(trace, 1 + n / 100, f"r{n}", 20 if n < 200 else 95)
-    later = limits(Trace(), 0, "e", 100)
-    for n in range(250):
-        asked(later, (1 if n < 200 else 3700) + n / 100, f"r{n}", 20 if n < 200 else 95)
-    assert judge("near-limit-successes", trace) == []
-    [found] = judge("near-limit-successes", later)
+    hour = 8 * 86_400
+    usual, odd = limits(Trace(), 0, "e", 100), limits(Trace(), 0, "e", 100)
+    for n in range(660):
+        t = 1 + n * (hour - 10) / 600 if n < 600 else hour + 10 * (n - 600)
+        asked(usual, t, f"r{n}", 20)
+        asked(odd, t, f"r{n}", 20 if n < 600 else 95)
+    for trace in (usual, odd):
+        asked(trace, hour + 86_400, "last", 20)
+    assert judge("near-limit-successes", usual) == []
+    [found] = judge("near-limit-successes", odd)
     assert (found["engine"], found["verdict"]) == ("e", "exposure")

@@ -124,17 +124,24 @@ class Server:
 class Pair:
     """Prefill and decode; what a router does is done here: each prompt goes to both, with a room to meet in."""
 
-    def __init__(self, work: Path, rings: Path) -> None:
+    def __init__(self, work: Path, rings: Path, *flags: str, **environment: str) -> None:
         bootstrap = free_port()
-        common = ("--disaggregation-transfer-backend", "mooncake", "--disaggregation-bootstrap-port", str(bootstrap))
+        common = (
+            "--disaggregation-transfer-backend",
+            "mooncake",
+            "--disaggregation-bootstrap-port",
+            str(bootstrap),
+            *flags,
+        )
         self.bootstrap = bootstrap
         self.prefill = Server(
             "prefill-1", work, rings, *common, "--disaggregation-mode", "prefill",
-            "--max-total-tokens", str(PREFILL_TOKENS),
+            "--max-total-tokens", str(PREFILL_TOKENS), **environment,
         )  # fmt: skip
         self.decode = Server(
             "decode-1", work, rings, *common, "--disaggregation-mode", "decode",
             "--max-total-tokens", str(DECODE_TOKENS), "--disaggregation-decode-retraction-backup", "cpu_tensor",
+            **environment,
         )  # fmt: skip
         self._room = 1000
 
@@ -159,15 +166,19 @@ class Pair:
         self, name: str, tokens: Sequence[int], *, new: int = 8, seconds: float = 240, **more: Any
     ) -> tuple[Answer, Answer]:
         """Send a prompt to both; what prefill and decode answered."""
+        body = self.body(name, tokens, new=new, **more)
+        with ThreadPoolExecutor(2) as both:
+            sent = [both.submit(server.post, body, seconds) for server in (self.prefill, self.decode)]
+            return sent[0].result(), sent[1].result()
+
+    def body(self, name: str, tokens: Sequence[int], *, new: int = 8, **more: Any) -> dict[str, Any]:
+        """What is sent to each of the two for a prompt, which they meet for in a room of its own."""
         self._room += 1
-        body = {
+        return {
             "input_ids": list(tokens), "rid": name, "sampling_params": {"max_new_tokens": new, "temperature": 0,
             "ignore_eos": True}, "bootstrap_host": "127.0.0.1", "bootstrap_port": self.bootstrap,
             "bootstrap_room": self._room, **more,
         }  # fmt: skip
-        with ThreadPoolExecutor(2) as both:
-            sent = [both.submit(server.post, body, seconds) for server in (self.prefill, self.decode)]
-            return sent[0].result(), sent[1].result()
 
 
 def free_port() -> int:

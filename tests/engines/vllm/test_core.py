@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from tests.engines.vllm.core import PAGE_TOKENS, Core
 
 COMMON = range(1, 97)
 Tables = dict[int, dict[str, list[int]]]
+PLANNED = "test.planned"
+"""An event of this test's own that stands in the record where a step had been planned."""
 
 
 def drive(core: Core, rng: random.Random, requests: int, salts: tuple[str | None, ...]) -> Tables:
@@ -37,6 +41,7 @@ def drive(core: Core, rng: random.Random, requests: int, salts: tuple[str | None
         if plan.num_scheduled_tokens:
             step += 1
             tables[step] = {rid: core.table(rid) for rid in plan.num_scheduled_tokens}
+            core.scheduler._kvwitness.tracer.event(PLANNED, step=step)
         core.take(plan)
         if alive and rng.random() < 0.02:
             core.abort(alive.pop(rng.randrange(len(alive))))
@@ -47,9 +52,9 @@ def replayed(record: Judged) -> Tables:
     """By step, what the recorded events say each request's table was."""
     tables: dict[str, list[int]] = defaultdict(list)
     out: Tables = {}
-    for row in record.rows("page.alloc", "page.share", "page.free", "page.write"):
+    for row in record.rows("page.alloc", "page.share", "page.free", PLANNED):
         match row["event"]:
-            case "page.write" if row["step"] not in out:
+            case "test.planned":
                 out[row["step"]] = {name: list(pages) for name, pages in tables.items() if pages}
             case "page.free" if "request" in row:
                 gone = set(row["pages"])
@@ -57,6 +62,11 @@ def replayed(record: Judged) -> Tables:
             case "page.alloc" | "page.share":
                 tables[row["request"]] += row["pages"]
     return out
+
+
+def positions(spans: Iterable[tuple[int, int]]) -> Counter[int]:
+    """How often each position is covered."""
+    return Counter(itertools.chain.from_iterable(range(first, end) for first, end in spans))
 
 
 @pytest.mark.parametrize("salts", [("ash", "birch"), (None,)], ids=["salted", "unsalted"])
@@ -101,8 +111,21 @@ def test_writes_and_reads_are_those_of_the_plans(rings: Path, model: str, tmp_pa
             planned.append((step, rid[:-9], first, first + plan.num_scheduled_tokens[rid]))
         core.take(plan)
     record = judged(rings, tmp_path)
-    writes = [(r["step"], r["request"], r["tok_first"], r["tok_end"]) for r in record.rows("page.write")]
-    assert sorted(writes) == sorted(planned)
+    # Prompts are written down as planned, step by step; what is decoded once per page, and nothing is left out.
+    writes = record.rows("page.write")
+    prompts = {r["request"]: r["prompt_tokens"] for r in record.rows("request.received")}
+    said = [
+        (r["step"], r["request"], r["tok_first"], r["tok_end"])
+        for r in writes
+        if r["tok_first"] < prompts[r["request"]]
+    ]
+    assert sorted(said) == sorted(one for one in planned if one[2] < prompts[one[1]])
+    for row in writes:
+        assert row["tok_end"] - row["tok_first"] <= PAGE_TOKENS or row["tok_first"] < prompts[row["request"]]
+    for name in prompts:
+        done = sorted((first, end) for _, who, first, end in planned if who == name)
+        told = sorted((r["tok_first"], r["tok_end"]) for r in writes if r["request"] == name)
+        assert positions(told) == positions(done)
     # Per life in the batch, reads cover from 0 to the last position computed, without a hole.
     reads: dict[str, int] = defaultdict(int)
     for row in record.rows("page.read", "request.preempted"):
@@ -248,3 +271,40 @@ def test_the_engine_is_described(rings: Path, model: str, tmp_path: Path) -> Non
     assert limits["pool_tokens"] == 47 * PAGE_TOKENS
     assert limits["version"] == " ".join(engine.installed() or ())
     assert core.scheduler.has_unfinished_requests() is False
+
+
+def test_vllms_own_events_tell_of_the_same_pages(
+    rings: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.config.kv_events import KVEventsConfig
+
+    monkeypatch.setenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0")
+    core = Core(model, pages=48, kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"))
+    witnessed: list[Any] = []
+    monkeypatch.setattr(core.scheduler.kv_event_publisher, "publish", lambda batch: witnessed.extend(batch.events))
+    drive(core, random.Random(7), 60, ("ash", "birch"))
+    record = judged(rings, tmp_path)
+    identity = Identity.from_environment()
+
+    def keys(kind: str) -> Counter[str]:
+        group = (0).to_bytes(4, "big")
+        return Counter(
+            identity.hashed("key", block_hash + group)
+            for event in witnessed
+            if type(event).__name__ == kind
+            for block_hash in event.block_hashes
+        )
+
+    assert keys("BlockStored").total() > 100
+    assert keys("BlockRemoved").total() > 50
+    published = record.rows("page.publish", "page.unpublish")
+    assert Counter(row["key"] for row in published if row["event"] == "page.publish") == keys("BlockStored")
+    under: dict[int, str] = {}
+    removed: list[str] = []
+    for row in published:
+        for page in row["pages"]:
+            if row["event"] == "page.publish":
+                under[page] = row["key"]
+            else:
+                removed.append(under.pop(page))
+    assert Counter(removed) == keys("BlockRemoved")

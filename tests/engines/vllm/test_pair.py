@@ -4,6 +4,7 @@ what goes wrong in stock vLLM is found, although the client gets its answer each
 from __future__ import annotations
 
 import importlib.util
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,13 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     return out
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
 def play(prefill: Peer, decode: Peer, out: Played) -> None:
     def both(name: str, tokens: list[int], salt: str, *, shorter: list[int] | None = None, wait: float = 0) -> None:
         first = prefill.ask(f"cmpl-{name}", tokens, salt, new=1, transfer=dict(ASK))
@@ -110,6 +118,13 @@ def play(prefill: Peer, decode: Peer, out: Played) -> None:
     victim = prefill.ask("cmpl-victim", prompt(4, 96), "ash", new=1, transfer=dict(ASK))
     out.replies["thief"] = decode.ask("cmpl-thief", prompt(5, 96), "birch", transfer=victim.handover)
     out.replies["poisoned"] = decode.ask("cmpl-poisoned", [*prompt(5, 96), 7], "birch")
+    # nobody answers where the pages are said to be: vLLM reports the request as received, and its pages as invalid
+    unanswered = prefill.ask("cmpl-unanswered", prompt(6, 96), "ash", new=1, transfer=dict(ASK))
+    assert unanswered.handover is not None
+    nowhere = {"remote_engine_id": "nobody", "remote_port": free_port()}
+    out.replies["unanswered"] = decode.ask(
+        "cmpl-unanswered", prompt(6, 96), "ash", transfer=unanswered.handover | nowhere
+    )
 
 
 def test_a_healthy_pair_is_clean(played: Played) -> None:
@@ -145,3 +160,14 @@ def test_a_client_that_names_another_tenants_pages_is_found(played: Played) -> N
     assert played.verdict("thief") == "leak"
     assert {t for f in played.findings("thief") for t in f["other_tenants"]} == {played.tenant("victim")}
     assert played.verdict("poisoned") == "leak"
+
+
+def test_a_handshake_that_fails_is_no_transfer_although_it_is_reported_as_received(played: Played) -> None:
+    assert played.replies["unanswered"].finish == "error"
+    assert played.record is not None
+    rows = [r for r in played.record.rows() if r.get("request") == "cmpl-unanswered"]
+    decode = [r for r in rows if r["source"].startswith("decode-0")]
+    assert [r["event"] for r in decode if r["event"].startswith("transfer.")] == ["transfer.begin", "transfer.failed"]
+    assert [r for r in decode if r["event"] in ("page.write", "page.read")] == []
+    assert {r["status"] for r in decode if r["event"] == "request.finished"} == {500}
+    assert "leak" not in {f["verdict"] for f in played.findings("unanswered")}
