@@ -1,7 +1,8 @@
 """What the engines on record could have taken, for requests of which no page event says which of them served.
 
 A prompt goes through one unified engine, or through a prefill and a decode engine. Where spans or logs are all there
-is, it is not known which; but what none of them enforces as its limit can hold, none of them can have served.
+is, it is not known which; but what none of them enforces as its limit can hold, none of them can have served. An engine
+whose pages are on record from some time on is none of them from then on: it would have been seen at work.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
-from kvwitness.audit.rules._frames import of_requests, site_of
+from kvwitness.audit.rules._frames import acting_engine, of_requests, site_of
 from kvwitness.audit.rules.model import Context
 
 SERVICE = ["page.alloc", "page.write", "transfer.begin", "page.read"]
@@ -47,6 +48,12 @@ class _Engine:
     model: str | None
     times: list[int]
     limits: list[Limit]
+    watched_ns: int | None
+    """Since when its pages are on record."""
+
+    def unwatched(self, moment: int) -> bool:
+        """Whether it could serve a request at that moment without a page event of it on record."""
+        return self.watched_ns is None or moment < self.watched_ns
 
     def at(self, moment: int) -> Limit | None:
         """The limit in force, if one was announced by then."""
@@ -60,7 +67,8 @@ class Paths:
     def __init__(self, context: Context) -> None:
         self._engines = _engines(context)
         self._known: dict[tuple[object, ...], Path | None] = {}
-        self._moments = sorted({moment for engine in self._engines for moment in engine.times})
+        watched = {engine.watched_ns for engine in self._engines if engine.watched_ns is not None}
+        self._moments = sorted({moment for engine in self._engines for moment in engine.times} | watched)
 
     def of(self, model: str | None, answered_by: str | None, moment: int) -> Path | None:
         """The ways open to a request for `model` that arrived at `moment`; None where no limit was known by then.
@@ -73,7 +81,8 @@ class Paths:
         return self._known[key]
 
     def _find(self, model: str | None, answered_by: str | None, moment: int) -> Path | None:
-        able = [e for e in self._engines if model is None or e.model is None or e.model == model]
+        serving = [e for e in self._engines if e.unwatched(moment)]
+        able = [e for e in serving if model is None or e.model is None or e.model == model]
         said = next((e for e in self._engines if e.name == answered_by), None)
         if said is not None:
             able = [e for e in able if e.role in _SPLIT and said.role in _SPLIT and e.role != said.role] + [said]
@@ -109,12 +118,16 @@ def _engines(context: Context) -> list[_Engine]:
         .sort("ref_ns", "ev")
         .collect()
     )
+    pages = context.events.filter(pl.col("event").is_in(SERVICE))
+    first = pages.group_by(engine=acting_engine(context)).agg(pl.col("ref_ns").min()).collect()
+    watched: dict[str, int] = dict(first.drop_nulls().iter_rows())
     out = []
     for (name,), own in said.group_by("engine", maintain_order=True):
         last = own.row(-1, named=True)
         rows = own.select("input_limit_tokens", "ev").iter_rows()
         limits = [Limit(tokens, str(name), ev) for tokens, ev in rows]
-        out.append(_Engine(str(name), last["role"], last["model"], own["ref_ns"].to_list(), limits))
+        times = own["ref_ns"].to_list()
+        out.append(_Engine(str(name), last["role"], last["model"], times, limits, watched.get(str(name))))
     return out
 
 

@@ -64,6 +64,12 @@ def test_limit_that_was_announced_later_decides_nothing_about_before() -> None:
     assert verdicts(RULE, asked(raised, 6, "r2", 300)) == [("r1", "integrity")]
 
 
+def test_an_engine_whose_pages_are_on_record_would_have_been_seen() -> None:
+    trace = asked(limits(Trace(), 1, "e", 100), 2, "before", 300)
+    trace.add(3, "e/0", "page.alloc", pool="e/0/kv", pages=[1], request="other")
+    assert verdicts(RULE, asked(trace, 4, "after", 300)) == [("before", "integrity")]
+
+
 def test_near_limit_successes_need_no_page_events() -> None:
     hour = 8 * 86_400
     usual, odd = limits(Trace(), 0, "e", 100), limits(Trace(), 0, "e", 100)
