@@ -144,9 +144,14 @@ class Config:
 
 def load(path: Path) -> Config:
     """Read and check a configuration file; raises `ConfigError` that says where and what."""
+    raw, text = _read(path)
+    return _config(Section(raw, path, text), path)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], str]:
     try:
         text = path.read_text(encoding="utf-8")
-        raw = tomllib.loads(text)
+        return tomllib.loads(text), text
     except FileNotFoundError:
         raise ConfigError(
             f"There is no configuration {path}.",
@@ -154,7 +159,14 @@ def load(path: Path) -> Config:
         ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{path} is no TOML: {exc}.") from exc
-    return _config(Section(raw, path, text), path)
+
+
+def accepted_risks(path: Path) -> tuple[Acceptance, ...]:
+    """The risk acceptances of a configuration alone: for whoever shows them and has none of the keys of its sinks."""
+    raw, text = _read(path)
+    root = Section(raw, path, text)
+    zone = root.zone("timezone", "UTC")
+    return tuple(_acceptance(section, zone) for section in root.sections("acceptance"))
 
 
 def _config(root: Section, path: Path) -> Config:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 from kvwitness.audit.alerts.model import Notice
 from kvwitness.audit.errors import KvwitnessError
@@ -134,18 +135,40 @@ class Ledger:
         """The ledger of a store, made when there is none."""
         return cls(directory(store) / "ledger.sqlite")
 
+    @classmethod
+    def to_read(cls, store: Store) -> Self:
+        """The ledger of a store, which has one, for reading alone: it waits for nobody and changes nothing."""
+        made = cls.__new__(cls)
+        made.path = directory(store) / "ledger.sqlite"
+        made._db = sqlite3.connect(f"file:{quote(str(made.path))}?mode=ro", uri=True, isolation_level=None, timeout=30)
+        made._db.row_factory = sqlite3.Row
+        if made.begun:
+            made._check(made._version())
+        return made
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was ever kept: whoever made the file may have died before."""
+        return self._version() != 0
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _check(self, found: int) -> None:
+        if found != SCHEMA_VERSION:
+            raise KvwitnessError(
+                f"{self.path} was written by another version of kvwitness (its version is {found}).",
+                "Upgrade kvwitness; nothing was changed.",
+            )
+
     def _prepare(self) -> None:
         with self.transaction():
-            found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-            if found == 0:
+            if not self.begun:
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            elif found != SCHEMA_VERSION:
-                raise KvwitnessError(
-                    f"{self.path} was written by another version of kvwitness (its version is {found}).",
-                    "Upgrade kvwitness; nothing was changed.",
-                )
+            else:
+                self._check(self._version())
 
     def close(self) -> None:
         """Close the file."""

@@ -71,9 +71,12 @@ class Status:
 
 def status(store: Store) -> Status:
     """The state of the alerts of a store; empty tables where nothing was ever checked."""
+    nothing = Status(*(pl.DataFrame(schema=schema) for schema in (ALERTS, DELIVERIES, SINKS, RULES_DONE)))
     if not (directory(store) / "ledger.sqlite").exists():
-        return Status(*(pl.DataFrame(schema=schema) for schema in (ALERTS, DELIVERIES, SINKS, RULES_DONE)))
-    with Ledger.of(store) as ledger:
+        return nothing
+    with Ledger.to_read(store) as ledger:
+        if not ledger.begun:
+            return nothing
         deliveries = ledger.deliveries()
         waiting = pl.DataFrame(deliveries, schema=DELIVERIES).filter(pl.col("state") == "waiting")
         per_sink = dict(waiting["sink"].value_counts().iter_rows())

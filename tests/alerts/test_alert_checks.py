@@ -22,6 +22,7 @@ from kvwitness.audit.alerts.matching import Matcher
 from kvwitness.audit.alerts.status import status
 from kvwitness.audit.alerts.watch import watch
 from kvwitness.audit.cli.app import run
+from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 from tests.alerts.alertmanager import until
 from tests.alerts.support import RUNBOOK, T0_NS, ManualClock, Memory, over_limit, put
@@ -226,6 +227,9 @@ def test_before_any_check_the_status_is_empty(tmp_path: Path) -> None:
     found = status(Store.create(tmp_path / "s"))
     assert [len(found.alerts), len(found.deliveries), len(found.sinks), len(found.rules)] == [0, 0, 0, 0]
     assert not (tmp_path / "s" / "alerts").exists()
+    (tmp_path / "s" / "alerts").mkdir()
+    (tmp_path / "s" / "alerts" / "ledger.sqlite").touch()  # whoever made it died at once
+    assert len(status(Store.open(tmp_path / "s")).alerts) == 0
 
 
 def test_retention_of_a_tenant_reaches_the_alerts(configured: Path) -> None:
@@ -260,3 +264,18 @@ def test_a_watch_is_a_process_that_ends_when_it_is_told_to(configured: Path) -> 
     assert "every 5m" in said
     assert said.splitlines()[-1] == "stopped"
     assert json.loads(out.read_text())["status"] == "firing"
+
+
+def test_the_state_is_read_while_a_check_writes(post: Post) -> None:
+    put(post.store, over_limit(0, 1))
+    post.check()
+    with post.ledger.transaction():
+        post.ledger.set_fact("x", "y")
+        assert len(status(post.store).alerts) == 1
+
+
+def test_a_ledger_of_another_version_is_left_alone(post: Post) -> None:
+    post.ledger._db.execute("PRAGMA user_version = 7")
+    for opened in (lambda: status(post.store), lambda: Ledger.of(post.store)):
+        with pytest.raises(KvwitnessError, match="its version is 7"):
+            opened()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvwitness.audit.alerts.cadence import Cron, Every, cron, duration_ns, in_words
-from kvwitness.audit.alerts.config import load
+from kvwitness.audit.alerts.config import accepted_risks, load
 from kvwitness.audit.alerts.policy import not_before
 from kvwitness.audit.alerts.reading import ConfigError
 
@@ -132,3 +132,12 @@ def test_quiet_hours_over_midnight_begin_on_their_day(tmp_path: Path) -> None:
     assert not_before(config, "high", friday_night) - friday_night == duration_ns("5h")
     assert not_before(config, "critical", friday_night) == friday_night
     assert not_before(config, "high", friday_night + duration_ns("24h")) == friday_night + duration_ns("24h")
+
+
+def test_risks_are_read_without_the_keys_of_sinks(tmp_path: Path) -> None:
+    sink = '[sinks.a]\ntype = "slack"\nurl = {env = "NO_SUCH"}\n'
+    risk = 'id = "r"\nmatch = {rule = "capacity-drift"}\naccepted_by = "CISO"\nreason = "known"\nuntil = 2027-01-01\n'
+    (tmp_path / "a.toml").write_text(f"{HEAD}{sink}{ROUTE}[[acceptance]]\n{risk}")
+    assert [(a.id, a.accepted_by) for a in accepted_risks(tmp_path / "a.toml")] == [("r", "CISO")]
+    with pytest.raises(ConfigError, match="NO_SUCH"):
+        load(tmp_path / "a.toml")
