@@ -55,9 +55,9 @@ def check(
         try:
             report.audited = _judged(store, config, ledger)
             found = signals.found(store)
-        except KvwitnessError as exc:
-            report.failed, due = exc.message, []
-            found = [signals.failed(exc.message)]
+        except Exception as exc:  # whatever it is: that nothing is judged any more must be told
+            report.failed = exc.message if isinstance(exc, KvwitnessError) else f"{type(exc).__name__}: {exc}"
+            due, found = [], [signals.failed(report.failed)]
     newest = _mark(store) if config.silent_after_ns is not None else None
     with ledger.transaction():
         now = clock.now_ns()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -183,13 +183,20 @@ class Ledger:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything inside becomes durable together at the end, or not at all."""
-        self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # it may be undone already
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as exc:
+            raise KvwitnessError(
+                f"What the alerts remember, {self.path}, cannot be written: {exc}.",
+                "Free space on that disk, or put its permissions right. Nothing was decided; the next check does it.",
+            ) from exc
 
     # -- small facts, rules -----------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from kvwitness.audit.alerts.matching import Matcher
 from kvwitness.audit.alerts.model import Notice
 from kvwitness.audit.alerts.signals import of_the_watching
 from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
+from kvwitness.audit.errors import KvwitnessError
 from tests.alerts.support import Desk, Memory, leak
 
 
@@ -190,3 +191,13 @@ def test_a_tenant_that_was_removed_is_not_named_any_more(tmp_path: Path) -> None
     desk.clock.turn("1h")
     desk.deliver()
     assert [(n.labels["tenant"], n.tenant_names) for n in desk.sink.notices] == [("t-a", ("t-a",))]
+
+
+def test_what_cannot_be_kept_is_not_sent(desk: Desk) -> None:
+    desk.ledger._db.execute("PRAGMA max_page_count = 1")  # as a full disk
+    with pytest.raises(KvwitnessError, match="cannot be written"):
+        desk.finds(*(leak(n) for n in range(500)))
+    assert desk.sink.notices == []
+    desk.ledger._db.execute("PRAGMA max_page_count = 100000")
+    desk.finds(*(leak(n) for n in range(500)))
+    assert desk.sink.said == [("firing", "critical", 500)]
