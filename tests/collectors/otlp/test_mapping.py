@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 from kvwitness.audit.trace.pseudonym import keyed_hash
 from kvwitness.collectors.otlp.genai import Reading
@@ -169,6 +170,12 @@ def test_where_a_tenant_is_found(
     )
     received, _ = pair(tmp_path / "store")
     assert (received.get("tenant"), received.get("tenant_source")) == expected
+
+
+@pytest.mark.parametrize("place", ["header:Authorization", "nowhere:x", "attribute", "salt:x"])
+def test_places_where_no_tenant_is_looked_for(place: str) -> None:
+    with pytest.raises(KvwitnessError):
+        TenantFrom.of([place])
 
 
 def test_sender_writes_for_its_own_tenants_alone(tmp_path: Path) -> None:
