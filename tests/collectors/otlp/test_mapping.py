@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +202,15 @@ def test_records_that_come_again_are_kept_once(tmp_path: Path) -> None:
 
 def test_records_are_known_again_after_many_flushes_and_a_compaction(tmp_path: Path) -> None:
     store = tmp_path / "store"
+    intake = Intake(Store.create(store), Reading(salt_key=KEY), Limits(commit_s=0))
+    intake.start()
     for n in range(1, 31):
-        taken(store, traces(span(n)))
+        done, body = threading.Event(), traces(span(n))
+        intake.hold(len(body))
+        intake.submit(Job(TRACES, body, "identity", JSON, Origin(), lambda _, done=done: done.set()))
+        assert done.wait(60)
+    intake.stop()
+    assert intake.flushes == 30
     Store.open(store).compact(grace_s=0)
     taken(store, traces(span(31)))
     again = taken(store, traces(*(span(n) for n in range(1, 33))))
