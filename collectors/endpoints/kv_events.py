@@ -38,6 +38,9 @@ class KvEvents:
     key: bytes = b""
     say: Callable[[str], None] = lambda text: None
 
+    def __str__(self) -> str:
+        return f"following the KV events of {self.engine} at {self.endpoint}"
+
     def __post_init__(self) -> None:
         self._last: int | None = None
         self.token_ids = 0

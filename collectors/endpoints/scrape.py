@@ -46,6 +46,9 @@ class Scrape:
     every_s: float = 15.0
     say: Callable[[str], None] = lambda text: None
 
+    def __str__(self) -> str:
+        return f"asking {self.engine} at {self.url}"
+
     def __post_init__(self) -> None:
         self._changes = Changes()
         self._trouble: str | None = None
@@ -65,7 +68,7 @@ class Scrape:
         try:
             body = await self._page(session, "/metrics")
             from_metrics(_samples(body), facts)
-        except (UnreadableError, ValueError) as error:
+        except (UnreadableError, ValueError, KeyError, IndexError) as error:
             reasons.append(f"/metrics: {error}")
         for path, read in _PAGES:
             try:

@@ -36,6 +36,8 @@ GROUP_ROWS = 60_000
 """A segment has about so many rows at most: the store takes so many in one piece."""
 GROUP_BYTES = 32 << 20
 """A group ends early when its rows unfold to more than this."""
+OWN_EVENTS = 50_000
+"""Events of errands that may wait to be written."""
 _RETRY_S = 1.0
 _COMPACT_EVERY = 64
 _IDS = ("span_id", "log_id")
@@ -90,6 +92,7 @@ class Intake:
         self._recall()
         self._queue: deque[Job] = deque()
         self._own: deque[Event] = deque()
+        self._lost = 0
         self._change = threading.Condition()
         self._held = 0
         self._stopping = False
@@ -141,8 +144,14 @@ class Intake:
             self._change.notify_all()
 
     def add(self, event: Event) -> None:
-        """Queue an event that came otherwise than by a request; it goes with the next flush."""
+        """Queue an event that came otherwise than by a request; it goes with the next flush.
+
+        While the store cannot be written so many wait; what is more is lost, and on record as a gap afterwards.
+        """
         with self._change:
+            if len(self._own) >= OWN_EVENTS:
+                self._lost += 1
+                return
             self._own.append(event)
             self._change.notify_all()
 
@@ -237,8 +246,12 @@ class Intake:
 
     def _own_events(self) -> None:
         with self._change:
-            own = list(self._own)
+            own, lost = list(self._own), self._lost
             self._own.clear()
+            self._lost = 0
+        if lost:
+            gap = {"source": WRITER, "dropped": lost, "reason": "the store could not be written"}
+            own.append(("telemetry.gap", time.time_ns(), gap))
         for kind, moment, fields in own:
             try:
                 self._rows.add_parsed(0, kind, moment, fields, 200)

@@ -111,15 +111,30 @@ async def serve(
             listening = Listening(
                 await _open_http(stack, intake, settings, stats), await _open_grpc(stack, intake, settings, stats)
             )
-            tasks = [asyncio.create_task(errand.run(intake.add)) for errand in errands]
+            tasks = [asyncio.create_task(_run(errand, intake, say)) for errand in errands]
             ready(listening, intake)
             await stopping.wait()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancelled(tasks)
     finally:
         await asyncio.to_thread(intake.stop)
     return intake
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """End tasks. One that takes the first asking for a time-out of its own is asked again."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=1.0)
+
+
+async def _run(errand: Errand, intake: Intake, say: Callable[[str], None]) -> None:
+    """An errand that fails must not stop the doors, nor end unnoticed."""
+    try:
+        await errand.run(intake.add)
+    except Exception as error:
+        say(f"{errand} has ended: {type(error).__name__}: {error}")
 
 
 async def _open_http(stack: AsyncExitStack, intake: Intake, settings: Settings, stats: Stats) -> int | None:

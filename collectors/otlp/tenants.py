@@ -25,6 +25,7 @@ DEFAULT = (
 """Where a tenant is looked for unless told otherwise."""
 MAX_NAME = 256
 """Longest name of a tenant."""
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"})
 _BAGGAGE = ("baggage", "http.request.header.baggage")
 
 
@@ -57,6 +58,11 @@ class TenantFrom:
                 raise KvwitnessError(
                     f"{text!r} is no place to find a tenant in.",
                     "Write `attribute:NAME`, `resource:NAME`, `baggage:NAME`, `header:NAME` or `salt`.",
+                )
+            if place == "header" and name.lower() in _SECRET_HEADERS:
+                raise KvwitnessError(
+                    f"{text!r} holds a secret, which must not become a name.",
+                    "A sender that is known by its token gets its tenant from --senders.",
                 )
             places.append((place, name.lower() if place == "header" else name))
         return cls(tuple(places), salts or {})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 from kvwitness.audit.trace.pseudonym import keyed_hash
 from kvwitness.collectors.otlp.genai import Reading
@@ -171,6 +173,12 @@ def test_where_a_tenant_is_found(
     assert (received.get("tenant"), received.get("tenant_source")) == expected
 
 
+@pytest.mark.parametrize("place", ["header:Authorization", "nowhere:x", "attribute", "salt:x"])
+def test_places_where_no_tenant_is_looked_for(place: str) -> None:
+    with pytest.raises(KvwitnessError):
+        TenantFrom.of([place])
+
+
 def test_sender_writes_for_its_own_tenants_alone(tmp_path: Path) -> None:
     scoped = Origin(Sender("eu", "x", tenants=("eu-*",)))
     body = traces(*(span(n, attributes={"tenant.id": who}) for n, who in enumerate(("eu-1", "us-1", None), start=1)))
@@ -194,8 +202,15 @@ def test_records_that_come_again_are_kept_once(tmp_path: Path) -> None:
 
 def test_records_are_known_again_after_many_flushes_and_a_compaction(tmp_path: Path) -> None:
     store = tmp_path / "store"
+    intake = Intake(Store.create(store), Reading(salt_key=KEY), Limits(commit_s=0))
+    intake.start()
     for n in range(1, 31):
-        taken(store, traces(span(n)))
+        done, body = threading.Event(), traces(span(n))
+        intake.hold(len(body))
+        intake.submit(Job(TRACES, body, "identity", JSON, Origin(), lambda _, done=done: done.set()))
+        assert done.wait(60)
+    intake.stop()
+    assert intake.flushes == 30
     Store.open(store).compact(grace_s=0)
     taken(store, traces(span(31)))
     again = taken(store, traces(*(span(n) for n in range(1, 33))))
