@@ -1,11 +1,13 @@
 -- question: Which prompts were longer than an engine's enforced limit, and were answered with success all the same?
 -- param since TIMESTAMP = 1678-01-01: begin of the window, UTC
 -- param until TIMESTAMP = 2262-01-01: end of the window, UTC, not included
+-- cost: scan
 -- means: One row per request and engine that served it although the true prompt was longer than the limit that this
 --   engine enforced when it first served it, with the announcement the limit comes from. What was answered was not
 --   computed from that prompt. The window is that of the reception. Where no page event shows who served (served_ts is
 --   null), it is one row per request that no way through the engines on record could have taken, with the engine whose
---   limit is the widest: a unified one, or the narrower of a prefill and a decode engine.
+--   limit is the widest: a unified one, or the narrower of a prefill and a decode engine. An engine whose pages are on
+--   record by then would have been seen, and is no way.
 -- cannot say: Anything of prompts whose true length nobody recorded, of engines that announced no limit before they
 --   served, or whether another tokenizer counts differently. Times are compared as the sources' clocks recorded them.
 WITH engines AS (
@@ -31,6 +33,10 @@ WITH engines AS (
   SELECT request, incarnation, engine, min(time_ns) AS served_ns FROM acts GROUP BY ALL
 ), roles AS (
   SELECT engine, arg_max(role, time_ns) AS role FROM limits GROUP BY engine
+), watched AS (
+  SELECT CASE WHEN split_part(source, '/', 1) IN (SELECT engine FROM engines) OR pool IS NULL
+      THEN split_part(source, '/', 1) ELSE split_part(pool, '/', 1) END AS engine, min(time_ns) AS since_ns
+  FROM events WHERE event IN ('page.alloc', 'page.write', 'transfer.begin', 'page.read') GROUP BY ALL
 ), blind AS (
   SELECT a.request, a.incarnation, a.model, a.received_ns, a.prompt_tokens, a.answered_by, r.engine AS answerer, r.role
   FROM asked AS a LEFT JOIN roles AS r ON r.engine = split_part(a.answered_by, '/', 1)
@@ -43,6 +49,8 @@ WITH engines AS (
     AND l.input_limit_tokens IS NOT NULL AND coalesce(l.role, '') <> 'gateway'
     AND (b.answerer IS NULL OR l.engine = b.answerer OR (b.role = 'prefill' AND l.role = 'decode')
       OR (b.role = 'decode' AND l.role = 'prefill'))
+  LEFT JOIN watched AS w ON w.engine = l.engine
+  WHERE l.engine = b.answerer OR coalesce(b.received_ns < w.since_ns, true)
 ), sides AS (
   SELECT request, incarnation, received_ns, prompt_tokens, side, max(input_limit_tokens) AS tokens,
     arg_max(engine, input_limit_tokens) AS engine
