@@ -55,4 +55,8 @@ def test_the_request_is_found_in_the_two_request_logs_alone(tmp_path: Path) -> N
     grave = [f for f in document["findings"] if f["verdict"] in ("leak", "integrity")]
     assert {f["request"] for f in grave} == {refused.name}
     assert {f["rule"] for f in grave} >= {"served-after-refusal", "status-mismatch"}
-    assert any("received with 600 prompt tokens" in f["why"] and "success for 1" in f["why"] for f in grave)
+    asked = (
+        f"SELECT answered_by, prompt_tokens FROM events WHERE event = 'request.finished' AND request = '{refused.name}'"
+    )
+    told = json.loads(kvwitness(tmp_path / "store", "sql", asked, "--format", "json"))
+    assert {row["answered_by"]: row["prompt_tokens"] for row in told} == {"prefill-1": 1, "decode-1": 600}
