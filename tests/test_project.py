@@ -19,9 +19,12 @@ PINS = re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", LOCK, re.MULTILINE)
 
 
 def declared() -> list[str]:
-    """Requirements of the package itself and of its development, as declared."""
+    """Requirements of the package itself and of its development, which takes in other extras, as declared."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    own = [line for line in extras["dev"] if Requirement(line).name == project["name"]]
+    taken = [line for own_line in own for extra in Requirement(own_line).extras for line in extras[extra]]
+    return [*project["dependencies"], *sorted(taken), *(line for line in extras["dev"] if line not in own)]
 
 
 @pytest.mark.parametrize("line", declared())
