@@ -21,7 +21,12 @@ PINS = re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", LOCK, re.MULTILINE)
 def declared() -> list[str]:
     """Requirements of the package itself and of its development, as declared."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["dev"]]
+    for line in [line for line in lines if Requirement(line).name == project["name"]]:
+        lines.remove(line)  # what it stands for: extras of its own
+        lines += [each for extra in sorted(Requirement(line).extras) for each in extras[extra]]
+    return lines
 
 
 @pytest.mark.parametrize("line", declared())
