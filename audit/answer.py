@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -14,10 +14,12 @@ from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.incidents import incident_id
 from kvwitness.audit.pipeline import Judgement, judge
 from kvwitness.audit.store import Store
+from kvwitness.audit.store.views import RESULTS
 from kvwitness.audit.trace import polars_schema
 from kvwitness.audit.wording import listing
 
-_ARRIVAL = ["ingest", "ingest_row"]
+ARRIVAL = ["ingest", "ingest_row"]
+"""Columns that a store adds to its events; they name a row for good."""
 _SHOWN = 5
 
 
@@ -52,6 +54,10 @@ class Answer:
         run = store.result("audit_run").row(0, named=True)
         return cls(events, findings, incidents, requests, undecided, run=run, reading=reading)
 
+    def as_of_now(self, store: Store) -> Answer:
+        """The same judgement beside the events that the store has now."""
+        return replace(self, events=_named(store.events()))
+
     @classmethod
     def of_trace(cls, judgement: Judgement, events: pl.DataFrame) -> Answer:
         """A judgement of events that are held in memory."""
@@ -62,7 +68,7 @@ class Answer:
         """Collect a selection of `events` in the order of arrival, without the columns that say so."""
         with self.reading():
             frame = events.collect()
-        arrival = [name for name in _ARRIVAL if name in frame.columns]
+        arrival = [name for name in ARRIVAL if name in frame.columns]
         return frame.sort(arrival).drop(arrival) if arrival else frame
 
     def incident(self, name: str) -> dict[str, Any] | None:
@@ -113,6 +119,18 @@ class Answer:
         strong = (pl.col("verdict") == incident["verdict"]).alias("_strong")
         rows = self.findings.filter(mine)
         return rows.sort(strong, descending=True, maintain_order=True)
+
+
+def result_table(store: Store, name: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """A table of the newest audit, or some of its columns.
+
+    Before the first audit, or after one by a version that did not write it: no rows.
+    """
+    view = next(view for view in RESULTS if view.name == name)
+    runs = store.result_runs()
+    if runs and name in runs[-1].tables:
+        return store.result(name, columns=columns)
+    return view.empty() if columns is None else view.empty().select(columns)
 
 
 def _named(events: pl.LazyFrame) -> pl.LazyFrame:

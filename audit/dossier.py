@@ -9,13 +9,15 @@ from typing import Any
 import polars as pl
 
 from kvwitness.audit import relations
-from kvwitness.audit.answer import Answer
+from kvwitness.audit.answer import ARRIVAL, Answer
 from kvwitness.audit.api import request_name
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.provenance.order import ordered
 
 CONTEXT = ["engine.pool", "engine.limits", "engine.clock"]
 """Events about engines that say how to read the others."""
+_DECISIVE = ["source", "seq", "event", "request", "incarnation", "transfer"]
+"""Columns that say whether an event belongs into a dossier."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,49 @@ def _selected(answer: Answer, request: str | None, incarnation: int | None, find
         transfers = answer.collect(named.select("transfer").unique())["transfer"].to_list()
         moves = pl.col("transfer").is_in(transfers) & pl.col("request").is_null()
         wanted = wanted | moves.fill_null(False)
-    proofs = _proofs(findings).select("source", "seq").unique().with_columns(_proof=pl.lit(True))
-    marked = answer.events.join(proofs.lazy(), on=["source", "seq"], how="left", maintain_order="left")
-    chosen = marked.filter(wanted | pl.col("_proof").is_not_null())
-    return answer.collect(chosen.drop("_proof"))
+    proofs = _proofs(findings).select("source", "seq").unique()
+    if not set(ARRIVAL) <= set(answer.events.collect_schema()):
+        marks = proofs.lazy().with_columns(_proof=pl.lit(True))
+        marked = answer.events.join(marks, on=["source", "seq"], how="left", maintain_order="left")
+        return answer.collect(marked.filter(wanted | pl.col("_proof").is_not_null()).drop("_proof"))
+    return _stored(answer, wanted, proofs)
+
+
+def _stored(answer: Answer, wanted: pl.Expr, proofs: pl.DataFrame) -> pl.DataFrame:
+    """Events of a store that are wanted, or that prove something.
+
+    Page lists are nearly all of a store, so which events these are is found without reading any; then they are read
+    from the stretches in which they lie, which says to the reader what it can leave out.
+    """
+    numbered = pl.col("seq").is_in(proofs["seq"].unique().implode())
+    with answer.reading():
+        found = answer.events.select(*_DECISIVE, *ARRIVAL).filter(wanted | numbered.fill_null(False)).collect()
+    proving = found.join(proofs, on=["source", "seq"], how="semi").select(ARRIVAL)
+    places = pl.concat([found.filter(wanted).select(ARRIVAL), proving]).unique()
+    parts = [
+        answer.collect(
+            answer.events.filter((pl.col("ingest") == ingest) & pl.col("ingest_row").is_between(first, last)).join(
+                places.lazy(), on=ARRIVAL, how="semi"
+            )
+        )
+        for ingest, first, last in stretches(places)
+    ]
+    return pl.concat(parts) if parts else answer.collect(answer.events.clear())
+
+
+def stretches(places: pl.DataFrame, most: int = 64) -> list[tuple[str, int, int]]:
+    """(ingest, first row, last row) of few stretches that hold all places (`ARRIVAL`), in order."""
+    rows = places.sort(ARRIVAL)
+    gap = 20_000
+    while True:
+        far = pl.col("ingest_row").diff().over("ingest").fill_null(gap + 1) > gap
+        grouped = rows.with_columns(group=far.cum_sum()).group_by("group", maintain_order=True)
+        found = grouped.agg(
+            pl.col("ingest").first(), first=pl.col("ingest_row").min(), last=pl.col("ingest_row").max()
+        ).select("ingest", "first", "last")
+        if len(found) <= max(most, rows["ingest"].n_unique()):
+            return list(found.iter_rows())
+        gap *= 8
 
 
 def _proofs(findings: pl.DataFrame) -> pl.DataFrame:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.masking import Mask
 from kvwitness.audit.queries import queries
 from kvwitness.audit.store import Pseudonyms, Store, views
 from kvwitness.audit.store import sql as quoting
@@ -30,6 +30,9 @@ _SPANS = {
     "unsound_reads": ("time_ns", "time_ns"),
 }
 """Result -> columns in which it begins and ends; rows that reach into the window are taken, and undated ones."""
+
+Rewrite = Callable[[pa.Table], pa.Table]
+"""Changes a table of results on its way into an export."""
 
 
 def export(
@@ -93,7 +96,7 @@ def _copy(con: duckdb.DuckDBPyConnection, window: tuple[int, int], pseudonyms: P
     con.execute("CREATE TABLE export.events AS SELECT * FROM events WHERE false")
     for batch in _batches(con, f"SELECT * FROM events WHERE {chosen} ORDER BY time_ns, source, seq"):
         _insert(con, "export.events", batch if pseudonyms is None else pseudonyms.apply(batch))
-    rewrite = _Rewriter(con, pseudonyms) if pseudonyms else None
+    rewrite = _mask(con, pseudonyms) if pseudonyms else None
     results = _results(con, window, rewrite) if audited else {}
     con.execute("USE export")
     views.comment(con, "events", *EVENTS_ABOUT, kind="TABLE")
@@ -146,53 +149,31 @@ def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
     con.unregister("piece")
 
 
-def _results(con: duckdb.DuckDBPyConnection, window: tuple[int, int], rewrite: _Rewriter | None) -> dict[str, pa.Table]:
+def _results(con: duckdb.DuckDBPyConnection, window: tuple[int, int], rewrite: Rewrite | None) -> dict[str, pa.Table]:
     """The results of the newest audit that concern the window."""
     results = {}
     for result in views.RESULTS:
         where = ""
         if result.name in _SPANS:
             where = f" WHERE {_inside(result.name, window)}"
-        elif result.name == "request_verdicts":
+        elif result.name in ("request_verdicts", "request_index"):
             where = " WHERE request IN (SELECT request FROM export.events)"
         table = con.sql(f"SELECT * FROM {result.name}{where}").to_arrow_table()
         results[result.name] = table if rewrite is None else rewrite(table)
     return results
 
 
-class _Rewriter:
+def _mask(con: duckdb.DuckDBPyConnection, pseudonyms: Pseudonyms) -> Rewrite:
     """Puts pseudonyms into results: into columns of tenants, and into sentences that name one."""
+    found = con.execute("SELECT DISTINCT tenant FROM events WHERE tenant IS NOT NULL").fetchall()
+    mask = Mask(pseudonyms, [name for (name,) in found])
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, pseudonyms: Pseudonyms) -> None:
-        found = con.execute("SELECT DISTINCT tenant FROM events WHERE tenant IS NOT NULL").fetchall()
-        self._of = pseudonyms.of
-        names = sorted((name for (name,) in found), key=len, reverse=True)
-        self._named = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, names)) + r")(?![\w-])") if names else None
-
-    def __call__(self, table: pa.Table) -> pa.Table:
+    def rewrite(table: pa.Table) -> pa.Table:
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
-        changed = [self._rewritten(frame[name]) for name in frame.columns if name in _TENANTS | _TEXTS]
-        return frame.with_columns(changed).to_arrow()
+        return mask.table(frame).to_arrow()
 
-    def _rewritten(self, column: pl.Series) -> pl.Series:
-        change = self._in_text if column.name in _TEXTS else self._of
-        values = [_mapped(value, change) for value in column.to_list()]
-        return pl.Series(column.name, values, dtype=column.dtype)
-
-    def _in_text(self, text: str) -> str:
-        return text if self._named is None else self._named.sub(lambda match: self._of(match[0]), text)
-
-
-_TENANTS = {"tenant", "other_tenant", "other_tenants"}
-_TEXTS = {"why", "missing"}
-
-
-def _mapped(value: object, change: object) -> object:
-    assert callable(change)
-    if isinstance(value, list):
-        return [change(item) for item in value]
-    return None if value is None else change(value)
+    return rewrite
 
 
 def _describe(

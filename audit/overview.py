@@ -62,8 +62,8 @@ def alarming(answer: Answer) -> bool:
 
 def verdict_counts(answer: Answer) -> dict[str, int]:
     """Verdict -> requests, the strongest first; those without a request are there with 0."""
-    counted = Counter(answer.requests["verdict"].to_list())
-    return {str(verdict): counted[verdict] for verdict in Verdict}
+    counted = dict(answer.requests["verdict"].value_counts().iter_rows())
+    return {str(verdict): int(counted.get(str(verdict), 0)) for verdict in Verdict}
 
 
 def missing_counts(answer: Answer) -> list[tuple[str, int]]:

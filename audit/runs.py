@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvwitness import __version__
-from kvwitness.audit import observed
+from kvwitness.audit import observed, summaries
 from kvwitness.audit.pipeline import Ground, Judgement, Progress, _silent, conclude
 from kvwitness.audit.provenance import checkpoint
 from kvwitness.audit.provenance.choice import prepare_for
@@ -52,7 +52,7 @@ def audit_store(
     """Judge everything in a store and keep the result in it, whole or not at all.
 
     Result tables: `findings`, `incidents`, `request_verdicts`, `undecided`, `audit_run` (one row: what was looked at),
-    and those of `kvwitness.audit.observed`.
+    and those of `kvwitness.audit.observed` and `kvwitness.audit.summaries`.
     Another audit of the same store is waited for. `overrides` are rule parameters from configuration.
     """
     started = time.time_ns()
@@ -66,7 +66,7 @@ def audit_store(
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
         judgement = conclude(context, page_events, sequence.rows, progress=progress)
-        seen = observed.tables(context, marks(directory))
+        seen = observed.tables(context, marks(directory)) | summaries.tables(context, judgement.requests)
     run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started / 1e9)) + f"-{started % 1_000_000_000:09d}"
     seconds = (time.time_ns() - started) / 1e9
     store.put_result(run_id, tables(judgement, run_id, started) | seen)

@@ -83,7 +83,7 @@ def repeated_results(store: Store, small: Store) -> None:
         pl.lit(None, pl.String).alias("missing"),
     )
     tables["request_verdicts"] = verdicts.select(tables["request_verdicts"].columns)
-    for name in ("findings", "incidents", "read_causes", "unsound_reads"):
+    for name in ("findings", "incidents", "read_causes", "unsound_reads", "request_index"):
         tables[name] = pl.concat([_renamed(tables[name], n) for n in range(times)])
     store.put_result("repeated", tables)
 
@@ -93,6 +93,9 @@ def _renamed(frame: pl.DataFrame, copy: int) -> pl.DataFrame:
     if copy == 0:
         return frame
     names = [n for n in _NAMES if n in frame.columns]
+    if "incident" in frame.columns:
+        named = [f"inc-{copy:06d}{name[-6:]}" for name in frame["incident"].to_list()]
+        frame = frame.with_columns(pl.Series("incident", named))
     return frame.with_columns(
         [
             (
@@ -102,6 +105,20 @@ def _renamed(frame: pl.DataFrame, copy: int) -> pl.DataFrame:
             for n in names
         ]
     )
+
+
+def prepared(store: Path, scratch: Path, page_events: int, requests: int, audit_up_to: int) -> Store:
+    """A generated store with results: its own, or beyond `audit_up_to` page events those of a small one, repeated."""
+    made = generated(store, plan(page_events, requests))
+    if made.result_runs():
+        return made
+    if page_events <= audit_up_to:
+        audit_store(made)
+    else:
+        small = generated(scratch / "small", plan(_SMALL, _SMALL * requests // page_events))
+        audit_store(small)
+        repeated_results(made, small)
+    return made
 
 
 def measure(store: Store, times: int) -> list[dict[str, Any]]:
@@ -152,16 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="kvwitness-bench-", dir=options.work) as scratch:
         work = options.work or Path(scratch)
         begun = time.perf_counter()
-        store = generated(work / "store", plan(options.page_events, options.requests))
-        if not store.result_runs():
-            if options.page_events <= options.audit_up_to:
-                audit_store(store)
-            else:
-                small = generated(
-                    Path(scratch) / "small", plan(_SMALL, _SMALL * options.requests // options.page_events)
-                )
-                audit_store(small)
-                repeated_results(store, small)
+        store = prepared(work / "store", Path(scratch), options.page_events, options.requests, options.audit_up_to)
         print(f"store ready after {time.perf_counter() - begun:.0f} s")
         with store.connect() as con:
             facts = con.execute(

@@ -19,12 +19,14 @@ PINS = re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", LOCK, re.MULTILINE)
 
 
 def declared() -> list[str]:
-    """Requirements of the package itself and of its development, which takes in other extras, as declared."""
+    """Requirements of the package itself and of its development, as declared."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    own = [line for line in extras["dev"] if Requirement(line).name == project["name"]]
-    taken = [line for own_line in own for extra in Requirement(own_line).extras for line in extras[extra]]
-    return [*project["dependencies"], *sorted(taken), *(line for line in extras["dev"] if line not in own)]
+    lines = [*project["dependencies"], *extras["dev"]]
+    for line in [line for line in lines if Requirement(line).name == project["name"]]:
+        lines.remove(line)  # what it stands for: extras of its own
+        lines += [each for extra in sorted(Requirement(line).extras) for each in extras[extra]]
+    return lines
 
 
 @pytest.mark.parametrize("line", declared())

@@ -24,6 +24,7 @@ OWN = {
     "audit": "kvwitness.audit.cli.audit",
     "incidents": "kvwitness.audit.cli.incidents",
     "explain": "kvwitness.audit.cli.explain",
+    "note": "kvwitness.audit.cli.note",
     "request": "kvwitness.audit.cli.request",
     "page": "kvwitness.audit.cli.page",
     "sql": "kvwitness.audit.cli.sql",

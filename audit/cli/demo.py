@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from kvwitness.audit.cli.summary import incident_table
 from kvwitness.audit.cli.tables import Block, Prose
 from kvwitness.audit.demo import Scene, incident_155, prepare, recorded
 from kvwitness.audit.dossier import open_dossier
+from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.overview import incident_rows, looked_at, verdict_in_words
 from kvwitness.audit.wording import several
 
@@ -36,12 +38,13 @@ def demo(
     directory: Annotated[
         Path, typer.Option("--dir", help="Where traces and stores go, and stay.", show_default=True)
     ] = DEFAULT_DIR,
-    open_: Annotated[bool, typer.Option("--open", help="Then show what there is to look at.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Then show the second store in the browser.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Find a real engine's recorded leak and explain it, then 155 generated ones.
 
-    Status 0 when exactly what is known to have happened was found, else 2.
+    Status 0 when exactly what is known to have happened was found, else 2. With --open it then goes on as
+    `kvwitness dashboard`.
     """
     printer = Printer(Format.TABLE)
     prepare(directory)
@@ -53,14 +56,14 @@ def demo(
         second = incident_155(directory, stage)
     printer.blocks(_incident(second))
     printer.blocks(_next(first, second, time.perf_counter() - started))
-    if open_:
-        printer.blocks(_to_look_at(second))
     wrong = [*first.deviations, *second.deviations]
     for deviation in wrong[:10]:
         say(f"error: {deviation}")
     if wrong:
         say(f"The audit is wrong in {several(len(wrong), 'place')}. This is a fault in kvwitness.")
         raise typer.Exit(_FAILED)
+    if open_:
+        open_dashboard(second.store)
 
 
 def _recorded(scene: Scene) -> list[Block]:
@@ -128,9 +131,12 @@ def program() -> str:
     return shlex.quote(str(called))
 
 
-def _to_look_at(scene: Scene) -> list[Block]:
-    return [
-        Prose("\nThere is no dashboard to open yet. To look at until there is:", heading=True),
-        Prose(f"{scene.store / 'store.duckdb'}   views for any DuckDB from 1.4 on, read-only", verbatim=True),
-        Prose(f"{scene.trace}   the trace, one event per line", verbatim=True),
-    ]
+def open_dashboard(store: Path) -> None:
+    """Go on as the dashboard of a store. It belongs to another room, and is found like any other command."""
+    if find_spec("streamlit") is None:
+        raise KvwitnessError(
+            "The dashboard needs Streamlit, which is not installed here.", "pip install 'kvwitness[dashboard]'"
+        )
+    sys.stdout.flush()
+    start = [sys.executable, "-c", "from kvwitness.audit.cli import main; main()"]
+    os.execv(sys.executable, [*start, "dashboard", "--store", str(store), "--browser"])

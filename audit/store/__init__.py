@@ -1,6 +1,7 @@
 """Where events and results are kept: immutable Parquet segments, and a small `store.duckdb` of views over
 them."""
 
+from kvwitness.audit.store.casebook import Casebook, Deed, Entry
 from kvwitness.audit.store.compaction import Compaction
 from kvwitness.audit.store.failures import (
     CorruptSegment,
@@ -31,10 +32,13 @@ from kvwitness.audit.store.writer import Writer
 __all__ = [
     "SCHEMA_VERSION",
     "STORE_SCHEMA",
+    "Casebook",
     "Compaction",
     "CorruptSegment",
+    "Deed",
     "DiskFailure",
     "DiskFull",
+    "Entry",
     "Import",
     "ImportRecord",
     "ImportResult",

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from kvwitness.audit.queries import queries
 from kvwitness.audit.store import sql, views
+from kvwitness.audit.store.casebook import ENTRY_COLUMNS
 from kvwitness.audit.store.durable import place, sync_fd
 from kvwitness.audit.store.failures import StoreError, explained, storage_error
 from kvwitness.audit.store.layout import Layout
@@ -37,7 +38,7 @@ from kvwitness.audit.store.views.model import TS_COMMENT
 
 STORAGE_VERSION = "v1.0.0"
 """File format of store.duckdb. The default of DuckDB 2 cannot be opened by 1.x."""
-_OWN = {"events", "segments", "sealed_segments", "imports", "manifest", "result_runs"}
+_OWN = {"events", "segments", "sealed_segments", "imports", "incident_notes", "manifest", "result_runs"}
 RESERVED = frozenset(_OWN | {view.name for view in (*views.DERIVED, *views.RETIRED)})
 """Names of views and tables that results must not take."""
 _MARKER = re.compile(r"(\d{10})-was-replaced--please-reopen-store\.duckdb\.parquet")
@@ -77,6 +78,10 @@ _ABOUT: dict[str, tuple[str, dict[str, str]]] = {
             "committed_ns": "When it became visible. [ns since the Unix epoch]",
             "report": "What its reader counted, as JSON.",
         },
+    ),
+    "incident_notes": (
+        "What people said about incidents and did with them, one row per entry. Order by at_ns.",
+        {name: text for name, (_, text) in ENTRY_COLUMNS.items()} | {"at_ts": "at_ns as a timestamp (UTC)."},
     ),
     "manifest": (
         "Facts about the store as of the generation published here.",
@@ -141,6 +146,7 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
             _manifest_table(con, layout, manifest)
             _segments_view(con, layout, manifest)
             _imports_view(con, layout)
+            _notes_view(con, layout)
             _result_views(con, layout, manifest)
             # A view that is made looks up the files of all views below it. A table that is as empty and of the
             # same columns stands in for the events meanwhile.
@@ -260,6 +266,16 @@ def _imports_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
         f"CREATE VIEW imports AS SELECT * FROM read_json({pattern}, columns = {{{spec}}}) WHERE sha256 IS NOT NULL"
     )
     views.comment(con, "imports", *_ABOUT["imports"])
+
+
+def _notes_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
+    spec = ", ".join(f"{sql.name(name)}: {sql.text(kind)}" for name, (kind, _) in ENTRY_COLUMNS.items())
+    pattern = sql.text(f"{layout.casebook}/*.json")
+    con.execute(
+        "CREATE VIEW incident_notes AS SELECT *, make_timestamp_ns(at_ns) AS at_ts "
+        f"FROM read_json({pattern}, columns = {{{spec}}}) WHERE incident IS NOT NULL"
+    )
+    views.comment(con, "incident_notes", *_ABOUT["incident_notes"])
 
 
 def _result_views(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:

@@ -8,6 +8,7 @@ sealed/ev-<id>.parquet       what the compactor merged
 generations/                 one small empty file per published generation (see catalog.py)
 results/<run>/<table>.parquet        results of audits
 checkpoints/                 the audit's own memory between runs
+casebook/<time>-<n>.json     what people say about incidents, one file per entry
 staging/  tmp/  locks/       work in progress; nothing here is ever read as content
 quarantine/                  damaged segments, moved away on request
 """
@@ -92,6 +93,11 @@ class Layout:
         return self.root / "checkpoints"
 
     @property
+    def casebook(self) -> Path:
+        """What people say about incidents, one file per entry."""
+        return self.root / "casebook"
+
+    @property
     def staging(self) -> Path:
         """Imports and results that are not committed yet."""
         return self.root / "staging"
@@ -122,6 +128,7 @@ class Layout:
             self.generations,
             self.results,
             self.checkpoints,
+            self.casebook,
             self.staging,
             self.quarantine,
         ]

@@ -75,8 +75,8 @@ def put_result(layout: Layout, run_id: str, tables: Mapping[str, pl.DataFrame]) 
             lock.release(unlink=True)
 
 
-def result(layout: Layout, manifest: Manifest, table: str, run_id: str | None) -> pl.DataFrame:
-    """A table of the newest run, or of the newest with this id; see `Store.result`."""
+def scan_result(layout: Layout, manifest: Manifest, table: str, run_id: str | None) -> pl.LazyFrame:
+    """A table of the newest run, or of the newest with this id; see `Store.scan_result`."""
     runs = [r for r in manifest.results if run_id is None or r.run_id == run_id]
     if not runs:
         which = f"of run {run_id!r}" if run_id else "of an audit"
@@ -84,12 +84,16 @@ def result(layout: Layout, manifest: Manifest, table: str, run_id: str | None) -
     run = runs[-1]
     if table not in run.tables:
         raise StoreError(f"Audit run {run.run_id} has no table {table!r}.", f"It has: {', '.join(sorted(run.tables))}.")
-    path = layout.root / run.directory / f"{table}.parquet"
+    return pl.scan_parquet(layout.root / run.directory / f"{table}.parquet", glob=False, hive_partitioning=False)
+
+
+def collect_result(scanned: pl.LazyFrame) -> pl.DataFrame:
+    """What a scanned result holds. Raises StoreError when its file cannot be read."""
     try:
-        return pl.read_parquet(path, glob=False, hive_partitioning=False)
+        return scanned.collect()
     except (pl.exceptions.PolarsError, OSError) as exc:
         raise StoreError(
-            f"The result {path} cannot be read: {exc}.",
+            f"A result of an audit cannot be read: {exc}.",
             "Run `kvwitness store verify`, then `kvwitness audit` again.",
         ) from exc
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from kvwitness.audit.store.casebook import ensure_seed
 from kvwitness.audit.store.durable import make_dir, place, write_atomic
 from kvwitness.audit.store.failures import CorruptSegment
 from kvwitness.audit.store.layout import SEED, Layout
@@ -40,6 +41,7 @@ def damaged_seeds(layout: Layout) -> list[str]:
 
 def ensure_seeds(layout: Layout) -> None:
     """Write the empty segments that `damaged_seeds` complains about."""
+    ensure_seed(layout)
     make_dir(layout.imports / SEED)
     record = layout.imports / SEED / "import.json"
     if not record.exists():

@@ -62,15 +62,17 @@ class Snapshot:
         return found, damaged
 
     def _described(self, name: str) -> Segment:
-        if name not in self.cache:
+        # Threads share the cache: another may take out what one has just put in.
+        found = self.cache.get(name)
+        if found is None:
             try:
-                self.cache[name] = read_segment(self.path(name), name)
+                found = self.cache[name] = read_segment(self.path(name), name)
             except FileNotFoundError as exc:
                 raise StoreError(
                     f"The segment {name} has gone since this snapshot was taken.",
                     "Somebody removed old files without a grace period. Take a new snapshot.",
                 ) from exc
-        return self.cache[name]
+        return found
 
     def check(self) -> None:
         """Compare every segment with its checksum. Raises CorruptSegment for the first that is damaged.
@@ -141,7 +143,7 @@ def take(layout: Layout, cache: Cache, *, any_schema: bool = False) -> Snapshot:
         if before is not None and state_of(layout) == before:
             break
     for name in set(cache) - set(loose):
-        del cache[name]
+        cache.pop(name, None)
     return Snapshot(layout, manifest, tuple(loose), cache)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvwitness.audit.store import catalog, snapshot
+from kvwitness.audit.store.casebook import Casebook
 from kvwitness.audit.store.compaction import DUE_SEGMENTS, Compaction, compact
 from kvwitness.audit.store.durable import FileLock, make_dir
 from kvwitness.audit.store.expiry import GRACE_S
@@ -33,7 +34,7 @@ from kvwitness.audit.store.migrate import MigrationResult, migrate
 from kvwitness.audit.store.pseudonyms import Pseudonyms
 from kvwitness.audit.store.quarantine import quarantine, reinstate
 from kvwitness.audit.store.reader import Reader, explained_reading
-from kvwitness.audit.store.results import put_result, result
+from kvwitness.audit.store.results import collect_result, put_result, scan_result
 from kvwitness.audit.store.retention import Removal, retain
 from kvwitness.audit.store.segment import Segment
 from kvwitness.audit.store.transaction import audit_lock, commit, heal
@@ -105,6 +106,11 @@ class Store:
         """A directory for the audit's own state between runs. The store clears it when retention makes it
         void."""
         return self._layout.checkpoints
+
+    @property
+    def casebook(self) -> Casebook:
+        """What people say about incidents; see `Casebook`."""
+        return Casebook(self._layout)
 
     @property
     def generation(self) -> int:
@@ -257,9 +263,14 @@ class Store:
         """
         put_result(self._layout, run_id, tables)
 
-    def result(self, table: str, *, run_id: str | None = None) -> pl.DataFrame:
-        """A table of the newest run (or of `run_id`). Raises StoreError when there is none."""
-        return result(self._layout, self._manifest(), table, run_id)
+    def result(self, table: str, *, run_id: str | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """A table of the newest run (or of `run_id`), or some of its columns. Raises StoreError when there is none."""
+        found = scan_result(self._layout, self._manifest(), table, run_id)
+        return collect_result(found if columns is None else found.select(columns))
+
+    def scan_result(self, table: str) -> pl.LazyFrame:
+        """A table of the newest run, of which only what is wanted is read. Raises StoreError when there is none."""
+        return scan_result(self._layout, self._manifest(), table, None)
 
     def result_runs(self) -> list[ResultRun]:
         """The kept runs, newest last."""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kvwitness.audit.cli.demo import open_dashboard
 from kvwitness.audit.demo import RECORDED_LEAKS, recorded
+from kvwitness.audit.errors import KvwitnessError
 from tests.cli.conftest import Command
 
 PROGRAM = [sys.executable, "-c", "from kvwitness.audit.cli import main; main()"]
@@ -52,7 +54,7 @@ def test_directory_with_something_else_is_left_alone(command: Command, tmp_path:
 def test_demo_at_full_length_and_what_it_proposes(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "KVWITNESS_KERNEL"}
     done = subprocess.run(
-        [*PROGRAM, "demo", "--open"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [*PROGRAM, "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
@@ -60,7 +62,6 @@ def test_demo_at_full_length_and_what_it_proposes(tmp_path: Path) -> None:
     assert "Request r1017 of tenant t-cedar read content of 2 other tenants: t-ash and t-birch." in words
     assert "155 requests leaked. Content of 25 tenants could be read" in words
     assert "155 were found with exactly the tenants whose content was read, and 0 besides" in words
-    assert "no dashboard" in words
     proposed = [line for line in done.stdout.splitlines() if line.startswith("kvwitness ")]
     assert len(proposed) == 7
     for line in proposed:
@@ -69,3 +70,17 @@ def test_demo_at_full_length_and_what_it_proposes(tmp_path: Path) -> None:
         )
         assert tried.returncode == (1 if " audit " in line else 0), line
         assert tried.stdout, line
+
+
+def test_open_goes_on_as_the_dashboard_of_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda path, arguments: became.append(arguments))
+    open_dashboard(tmp_path / "store")
+    assert became[0][-4:] == ["dashboard", "--store", str(tmp_path / "store"), "--browser"]
+
+
+def test_open_without_the_dashboard_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("kvwitness.audit.cli.demo.find_spec", lambda name: None)
+    with pytest.raises(KvwitnessError) as told:
+        open_dashboard(tmp_path)
+    assert "kvwitness[dashboard]" in told.value.advice

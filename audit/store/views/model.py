@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from kvwitness.audit.store import sql
 from kvwitness.audit.store.schema import COMMENTS
 
@@ -26,6 +28,16 @@ OTEL: Mapping[str, str] = {
     "status": "http.response.status_code",
 }
 """Column -> the attribute that OpenTelemetry uses for the same thing."""
+
+
+_POLARS: Mapping[str, pl.DataType | type[pl.DataType]] = {
+    "VARCHAR": pl.String,
+    "INTEGER": pl.Int32,
+    "BIGINT": pl.Int64,
+    "VARCHAR[]": pl.List(pl.String),
+    "BIGINT[]": pl.List(pl.Int64),
+    "UINTEGER[]": pl.List(pl.UInt32),
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,10 @@ class ResultView:
         """Column -> comment."""
         told = {name: _told(name, text) for name, (_, text) in self.columns.items()}
         return told | {name: f"{of} as a timestamp (UTC)." for name, of in self.times.items()}
+
+    def empty(self) -> pl.DataFrame:
+        """The table without rows. Columns of other types than those in `_POLARS` are left out."""
+        return pl.DataFrame(schema={n: _POLARS[kind] for n, (kind, _) in self.columns.items() if kind in _POLARS})
 
     def query(self, path: str | None, present: tuple[str, ...]) -> str:
         """SQL over the result file at `path`, which has the columns `present`; None: there is no such file.

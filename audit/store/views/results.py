@@ -181,6 +181,59 @@ UNSOUND_READS = ResultView(
     {"ts": "time_ns"},
 )
 
+REQUEST_INDEX = ResultView(
+    "request_index",
+    "One row per request on record at the newest audit: what it asked, the limit that counted for it, how it ended. "
+    "For questions about all requests; requests has what came in since as well.",
+    {
+        "request": ("VARCHAR", "Request id, minted by the engine."),
+        "incarnation": ("INTEGER", LIFE_COMMENT),
+        "tenant": ("VARCHAR", "Tenant, as the audit settled it."),
+        "model": ("VARCHAR", "Model that was asked for. OpenTelemetry: gen_ai.request.model."),
+        "traffic": ("VARCHAR", "`user`, `warmup`, `health`, `capture` or `probe`."),
+        "prompt_tokens": ("BIGINT", "True prompt length, by the most trusted reception. [tokens]"),
+        "max_new_tokens": ("BIGINT", "Most tokens to generate. [tokens]"),
+        "received_ns": ("BIGINT", f"When the most trusted reception saw it. {_NS}"),
+        "rejected_ns": ("BIGINT", f"First refusal by anybody. {_NS}"),
+        "aborted_ns": ("BIGINT", f"First abort by anybody. {_NS}"),
+        "finished_ns": ("BIGINT", f"Final answer. {_NS}"),
+        "status": ("BIGINT", "Status of the final answer."),
+        "finish_reason": ("VARCHAR", "Finish reason of the final answer."),
+        "answered_prompt_tokens": ("BIGINT", "Prompt length that the final answer states. [tokens]"),
+        "completion_tokens": ("BIGINT", "Tokens that the final answer states. [tokens]"),
+        "limit_tokens": (
+            "BIGINT",
+            "Smallest enforced input limit among the engines that served or refused it, as announced before they did; "
+            "null: none is on record. [tokens]",
+        ),
+        "limit_engine": ("VARCHAR", "The engine that enforced it."),
+        "outcome": ("VARCHAR", "`answered` (with success), else `refused`, `aborted`, `failed` or `none on record`."),
+        "verdict": ("VARCHAR", _VERDICT),
+    },
+    {
+        "received_ts": "received_ns",
+        "rejected_ts": "rejected_ns",
+        "aborted_ts": "aborted_ns",
+        "finished_ts": "finished_ns",
+    },
+)
+
+KINDS_SEEN = ResultView(
+    "kinds_seen",
+    "One row per source, pool and kind of event, as of the newest audit: how many came, and when. What is not in it "
+    "was not observed.",
+    {
+        "source": ("VARCHAR", "Who observed; empty for events that name nobody."),
+        "event": ("VARCHAR", "Kind of event."),
+        "pool": ("VARCHAR", "Pool that it names; null: none."),
+        "events": ("BIGINT", "How many."),
+        "first_ns": ("BIGINT", f"Reference time of the first. {_NS}"),
+        "last_ns": ("BIGINT", f"Reference time of the last. {_NS}"),
+    },
+    {"first_ts": "first_ns", "last_ts": "last_ns"},
+)
+
 RESULTS = (
     FINDINGS, INCIDENTS, REQUEST_VERDICTS, UNDECIDED, AUDIT_RUN, AUDIT_MARKS, GAPS, READ_CAUSES, UNSOUND_READS,
+    REQUEST_INDEX, KINDS_SEEN,
 )  # fmt: skip

@@ -1,0 +1,220 @@
+"""What each page says of each kind of store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kvwitness.audit.rules import RULES
+from kvwitness.audit.store import Store
+from kvwitness.audit.wording import several
+from tests.dashboards.conftest import PAGES, Open, said
+
+
+@pytest.mark.parametrize("state", ["leaky", "gappy", "empty", "unjudged"])
+def test_every_page_stands_on_every_store(state: str, look_at: Open, request: pytest.FixtureRequest) -> None:
+    store: Store = request.getfixturevalue(state)
+    for page in PAGES:
+        app = look_at(store, page)
+        assert not app.exception, (page, app.exception)
+        assert not app.error, (page, [e.value for e in app.error])
+        assert app.title, page
+
+
+def test_no_store_says_how_to_get_one(look_at: Open, tmp_path: Path) -> None:
+    app = look_at(tmp_path / "nowhere")
+    assert not app.exception
+    assert "kvwitness demo" in said(app)
+
+
+def test_an_empty_store_says_what_to_do_next(look_at: Open, empty: Store) -> None:
+    assert "kvwitness import" in said(look_at(empty))
+
+
+def test_events_without_an_audit_are_not_called_clean(look_at: Open, unjudged: Store) -> None:
+    told = said(look_at(unjudged))
+    assert "none has been judged yet" in told
+    assert "kvwitness audit" in told
+
+
+def test_the_overview_names_the_leaks_and_whose_content_it_was(look_at: Open, leaky: Store) -> None:
+    app = look_at(leaky)
+    told = said(app)
+    assert "2 requests leaked: r1017 and r1020" in told
+    assert "t-ash, t-birch and t-cedar" in told
+    assert {metric.label: metric.value for metric in app.metric}["leak"] == "2"
+
+
+def test_missing_telemetry_is_said_and_not_green(look_at: Open, gappy: Store) -> None:
+    app = look_at(gappy)
+    told = said(app)
+    assert "unproven" in told
+    assert "Every pool on record is observed" not in told
+    assert "1 loss of telemetry" in told
+
+
+def test_a_whole_record_is_called_watched(look_at: Open, leaky: Store) -> None:
+    assert f"{len(RULES)} of {len(RULES)} rules had everything they need" in said(look_at(leaky))
+
+
+def test_incidents_are_filtered_by_the_address(look_at: Open, leaky: Store) -> None:
+    everything = leaky.result("incidents")
+    leaks = everything.filter(pl.col("verdict") == "leak")
+    assert f"{several(len(everything), 'incident')}**" in said(look_at(leaky, "incidents"))
+    assert f"{several(len(leaks), 'incident')}**" in said(look_at(leaky, "incidents", verdict="leak"))
+    mine = leaks.filter((pl.col("tenant") == "t-ash") | pl.col("other_tenants").list.contains("t-ash"))
+    assert f"{several(len(mine), 'incident')}**" in said(look_at(leaky, "incidents", verdict="leak", tenant="t-ash"))
+
+
+def test_the_incident_tells_its_story_with_both_sides_and_the_proof(look_at: Open, leaky: Store) -> None:
+    incident = leaky.result("incidents").filter(pl.col("request") == "r1017")["incident"][0]
+    app = look_at(leaky, "incident", incident=incident)
+    told = said(app)
+    assert "Request r1017 of tenant t-cedar read content of 2 other tenants: t-ash and t-birch" in told
+    assert "What it means." in told
+    assert "Where it may be wrong." in told
+    events = next(frame.value for frame in app.dataframe if "what it shows" in frame.value.columns)
+    proofs = events[events["proof"] == "proof"]
+    assert len(proofs) > 3
+    assert {"page.read decode", "request.finished"} <= set(events["event"])
+    assert not app.code
+    app.toggle(key="sql").set_value(True).run()
+    assert any("FROM findings" in code.value for code in app.code)
+
+
+def test_an_incident_of_an_engine_has_a_page_too(look_at: Open, leaky: Store) -> None:
+    incident = leaky.result("incidents").filter(pl.col("request").is_null())["incident"][0]
+    app = look_at(leaky, "incident", incident=incident)
+    assert not app.exception
+    assert not app.error, [e.value for e in app.error]
+    assert "capacity-drift" in "".join(box.label for box in app.expander)
+
+
+def test_an_incident_goes_by_the_beginning_of_its_id(look_at: Open, own: Store) -> None:
+    row = own.result("incidents").row(0, named=True)
+    own.casebook.add(row["incident"], "note", by="ada", text="seen")
+    assert "seen" in said(look_at(own, "incident", incident=row["incident"][:9]))
+
+
+def test_an_unknown_incident_is_told_in_a_sentence(look_at: Open, leaky: Store) -> None:
+    app = look_at(leaky, "incident", incident="inc-0000")
+    assert not app.exception
+    assert "There is no incident and no request 'inc-0000' on record." in said(app)
+
+
+def test_the_page_map_shows_a_moment_and_the_life_of_a_page(look_at: Open, leaky: Store) -> None:
+    incident = leaky.result("incidents").filter(pl.col("request") == "r1017").row(0, named=True)
+    pool = incident["pools"][0]
+    app = look_at(leaky, "page_map", pool=pool["pool"], at=incident["first_ns"], page=pool["pages"][0])
+    told = said(app)
+    assert "held with another tenant's content still in them" in told
+    life = next(frame.value for frame in app.dataframe if "generation" in frame.value.columns and "what" in frame.value)
+    assert "leak of r1017: unwritten-page-read" in " ".join(life["findings"])
+
+
+def test_steps_move_the_moment(look_at: Open, leaky: Store) -> None:
+    incident = leaky.result("incidents").filter(pl.col("request") == "r1017").row(0, named=True)
+    app = look_at(leaky, "page_map", pool=incident["pools"][0]["pool"], at=incident["first_ns"])
+    app.button(key="step+1 s").click().run()
+    assert app.query_params["at"] == str(incident["first_ns"] + 1_000_000_000)
+
+
+def test_a_request_is_found_by_its_id_and_told_across_all_sources(look_at: Open, leaky: Store) -> None:
+    app = look_at(leaky, "requests", find="r1017")
+    found = next(frame.value for frame in app.dataframe if "limit_engine" in frame.value.columns)
+    assert list(found["request"]) == ["r1017"]
+    app = look_at(leaky, "requests", request="r1017")
+    course = next(frame.value for frame in app.dataframe if "what" in frame.value.columns)
+    assert len(set(course["source"])) > 1
+    assert {"request.received", "transfer.begin", "page.read decode"} <= set(course["event"])
+
+
+def test_a_request_is_found_by_its_transfer(look_at: Open, leaky: Store) -> None:
+    moves = leaky.events(["transfer", "request"]).filter(
+        (pl.col("request") == "r1017") & pl.col("transfer").is_not_null()
+    )
+    app = look_at(leaky, "requests", find=moves.collect()["transfer"][0])
+    found = next(frame.value for frame in app.dataframe if "limit_engine" in frame.value.columns)
+    assert list(found["request"]) == ["r1017"]
+
+
+def test_limits_tell_their_contradictions(look_at: Open, own: Store) -> None:
+    told = said(look_at(own, "limits"))
+    assert "enforces" in told
+    assert "Nothing that engines announced contradicts" not in told
+
+
+def test_one_tenant_is_told_what_a_customer_would_ask(look_at: Open, leaky: Store) -> None:
+    app = look_at(leaky, "tenants", tenant="t-ash")
+    readers = next(frame.value for frame in app.dataframe if "proved" in frame.value.columns)
+    assert "r1017" in set(readers["request"])
+
+
+def test_questions_are_asked_with_their_parameters(look_at: Open, leaky: Store) -> None:
+    app = look_at(leaky, "ask", query="could_have_read", request_id="r1017")
+    app.button[0].click().run()
+    assert not app.error
+    assert any("t-ash" in frame.value.to_string() for frame in app.dataframe)
+
+
+def test_a_wrong_parameter_is_told_in_a_sentence(look_at: Open, leaky: Store) -> None:
+    app = look_at(leaky, "ask", query="could_have_read", request_id="r9999")
+    app.button[0].click().run()
+    assert "No event names the request 'r9999'." in app.error[0].value.replace("\\", "")
+
+
+def test_sql_only_reads(look_at: Open, leaky: Store) -> None:
+    app = look_at(leaky, "ask", query="sql")
+    app.text_area[0].set_value("DROP VIEW events")
+    app.button[0].click().run()
+    assert "DROP is not allowed here" in app.error[0].value
+    app.text_area[0].set_value("SELECT count(*) AS n FROM events")
+    app.button[0].click().run()
+    assert not app.error
+
+
+def test_health_counts_what_is_lost(look_at: Open, gappy: Store) -> None:
+    app = look_at(gappy, "health")
+    lost = next(frame.value for frame in app.dataframe if "from_seq" in frame.value.columns)
+    assert set(lost["reason"]) == {"numbers are missing"}
+
+
+def test_events_that_came_in_since_are_said(look_at: Open, own: Store) -> None:
+    with own.writer("late") as writer:
+        writer.append(own.events().head(3).select(_event_columns(own)).collect().to_arrow())
+        writer.flush()
+    assert "3 events came in since and are not judged yet" in said(look_at(own, "health"))
+
+
+def _event_columns(store: Store) -> list[str]:
+    from kvwitness.audit.trace import EVENT_SCHEMA
+
+    return [name for name in EVENT_SCHEMA.names if name in store.events().collect_schema()]
+
+
+def test_accepted_risks_stand_beside_the_limits(
+    look_at: Open, leaky: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "alerts.toml"
+    risk = """runbook = "https://runbooks.example.com/kv"
+
+[[acceptance]]
+id = "drift"
+match = { rule = "capacity-drift" }
+accepted_by = "Head of Platform"
+until = 2099-01-01
+reason = "the pool grows with the next delivery"
+"""
+    config.write_text(risk)
+    monkeypatch.setenv("KVWITNESS_ALERTS", str(config))
+    app = look_at(leaky, "limits")
+    assert not app.error, [e.value for e in app.error]
+    accepted = next(frame.value for frame in app.dataframe if "accepted by" in frame.value.columns)
+    assert list(accepted["accepted by"]) == ["Head of Platform"]
+    assert list(accepted["state"]) == ["holds"]
+
+
+def test_without_a_check_the_alerts_say_so(look_at: Open, leaky: Store) -> None:
+    assert "No check of this store ever ran" in said(look_at(leaky, "health"))

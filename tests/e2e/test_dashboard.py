@@ -1,0 +1,131 @@
+"""The dashboard as a person meets it: in a real browser, on four stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvwitness.audit.store import Store
+from tests.e2e.conftest import Served, Visit
+
+PAGES = ["", "incidents", "page-map", "requests", "limits", "tenants", "ask", "health"]
+STORES = ["incident", "lab", "nothing", "gaps"]
+_BOXES = "[data-testid=stException], [data-testid=stAlertContentError]"
+
+Open = Callable[..., Visit]
+
+
+def faults(page: Any) -> list[str]:
+    """What axe-core finds that is serious or worse."""
+    from axe_playwright_python.sync_playwright import Axe  # with the driver of the browser, where there is one
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{v['id']}: {v['help']}: {v['nodes'][0]['html'][:300]}"
+        for v in found
+        if v["impact"] in ("serious", "critical")
+    ]
+
+
+def paths(served: Served) -> list[str]:
+    """Every page, and on a store with incidents one of them and its request."""
+    store = Store.open(served.store)
+    if not store.result_runs():
+        return [*PAGES, "incident"]
+    of_requests = store.result("incidents").drop_nulls("request")
+    if of_requests.is_empty():
+        return PAGES
+    row = of_requests.row(0, named=True)
+    return [*PAGES, f"incident?incident={row['incident']}", f"requests?request={row['request']}"]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_whole_and_can_be_used_by_everybody(
+    store: str, scheme: str, visit: Open, request: pytest.FixtureRequest
+) -> None:
+    served: Served = request.getfixturevalue(store)
+    seen = visit(served, color_scheme=scheme)
+    wrong = []
+    for path in paths(served):
+        seen.go(path)
+        wrong += [f"{path}: {box.inner_text()}" for box in seen.page.query_selector_all(_BOXES)]
+        wrong += [f"{path}: {fault}" for fault in faults(seen.page)]
+        seen.shot(f"{store}-{scheme}-{path.replace('?', '-').replace('=', '-') or 'overview'}")
+    assert not wrong, "\n".join(wrong)
+    assert seen.errors == []
+    assert seen.elsewhere == []
+
+
+def test_four_clicks_from_the_overview_to_the_victim_and_the_proof(incident: Served, visit: Open) -> None:
+    """Somebody who has never seen the tool reads the names that matter after at most four clicks."""
+    truth = Store.open(incident.store).result("incidents").row(0, named=True)
+    seen = visit(incident)
+    seen.go()
+    assert "155 requests leaked" in seen.page.inner_text("[data-testid=stMain]")
+    clicks = 0
+    seen.page.get_by_role("link", name=f"{truth['request']} of {truth['tenant']}").first.click()
+    clicks += 1
+    seen.page.get_by_role("heading", name=f"Incident {truth['incident']}").wait_for(timeout=60_000)
+    seen.whole()
+    told = seen.page.inner_text("[data-testid=stMain]")
+    assert f"Request {truth['request']} of tenant {truth['tenant']} read content of" in told
+    for victim in truth["other_tenants"][:3]:
+        assert victim in told
+    assert "The events that prove it" in told
+    seen.page.get_by_role("link", name=truth["other_tenants"][0], exact=True).click()
+    clicks += 1
+    seen.page.get_by_role("heading", name="Tenants", exact=True).wait_for(timeout=60_000)
+    seen.whole()
+    assert truth["request"] in seen.page.inner_text("[data-testid=stMain]")
+    assert clicks <= 4
+
+
+def test_the_first_incident_is_reached_by_keyboard_alone(lab: Served, visit: Open) -> None:
+    seen = visit(lab)
+    seen.go()
+    for _ in range(60):
+        seen.page.keyboard.press("Tab")
+        on = seen.page.evaluate("[document.activeElement.tagName, document.activeElement.innerText]")
+        if on[0] == "A" and "r1017 of" in on[1]:
+            break
+    seen.page.keyboard.press("Enter")
+    seen.page.get_by_role("heading", name="Incident inc-").wait_for(timeout=60_000)
+
+
+def test_a_new_audit_is_seen_without_touching_anything(visit: Open, tmp_path: Any) -> None:
+    from kvwitness.audit.runs import audit_store
+    from kvwitness.audit.trace import TraceReader
+    from tests.dashboards.conftest import CASES
+    from tests.e2e.conftest import ended, serve
+
+    store = Store.create(tmp_path / "store")
+    served = serve(store.path)
+    try:
+        seen = visit(served)
+        seen.go()
+        seen.page.get_by_text("nothing has come in").wait_for()
+        reader = TraceReader(CASES / "k01-oversize-stub-handoff.jsonl")
+        store.import_batches(reader, sha256=lambda: reader.report.sha256, name="late.jsonl")
+        audit_store(store)
+        seen.page.get_by_text("request leaked").wait_for(timeout=60_000)
+        assert seen.errors == []
+    finally:
+        ended(served)
+
+
+def test_a_click_on_the_map_tells_the_life_of_a_page(lab: Served, visit: Open) -> None:
+    row = Store.open(lab.store).result("incidents").drop_nulls("request").row(0, named=True)
+    pool = row["pools"][0]["pool"]
+    seen = visit(lab)
+    seen.go(f"page-map?pool={pool}&at={row['first_ns']}")
+    drawn = seen.page.locator("[data-testid=stVegaLiteChart] canvas").first
+    box = drawn.bounding_box()
+    assert box is not None
+    seen.page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.6)
+    seen.page.get_by_text("Everything on record about page").or_(
+        seen.page.get_by_text("steps are shown only")
+    ).first.wait_for(timeout=60_000)
+    assert "page=" in seen.page.url
