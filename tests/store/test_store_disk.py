@@ -19,11 +19,11 @@ from tests.store.support import assert_whole, events, seqs, sha, sql_count
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 3 MiB, where mounting is allowed."""
+    """A file system of its own with 6 MiB, where mounting is allowed."""
     place = tmp_path / "disk"
     place.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)],
         capture_output=True,
         text=True,
         check=False,
