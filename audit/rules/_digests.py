@@ -1,4 +1,4 @@
-"""Fingerprints of page bytes, one row per page, each with the generation and the holder of its page."""
+"""Fingerprints of page bytes, one row per page and layer, each with the generation and the holder of its page."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from kvwitness.audit.rules.model import Context
 
 PAGE = ["pool", "page"]
 
+_LAYERED = r"^([^:/]+/\d+):([0-9a-f.]+)$"
+"""`SCHEME/SLOTS:LAYER.LAYER...`, as docs/trace-format.md has it."""
+
 
 def digests(context: Context) -> pl.DataFrame:
-    """One row per page of each `content.digest`, in replay order.
+    """One row per page of each `content.digest`, in replay order; where it says each layer apart, one per layer.
 
-    Columns: pool, page, ev, ref_ns, at, transfer, digest, generation (allocations before it, or `gen` where
-    stated), holder and incarnation (who got that generation; null for a cache, or when it is
-    unknown) and tenant.
+    Columns: pool, page, ev, ref_ns, at, transfer, digest, layer and layers (its number and how many there are; 0 and 1
+    where the digest is of the whole page), basis (what a digest was taken of: only those with the same can be compared),
+    generation (allocations before it, or `gen` where stated), holder and incarnation (who got that generation; null for
+    a cache, or when it is unknown) and tenant.
     """
     taken = context.events.filter((pl.col("event") == "content.digest") & pl.col("pool").is_not_null())
     rows = (
@@ -25,6 +29,7 @@ def digests(context: Context) -> pl.DataFrame:
         .sort("ev")
         .collect()
     )
+    rows = _by_layer(rows)
     if rows.is_empty():
         return rows.with_columns(
             generation=pl.lit(None, pl.Int64),
@@ -34,6 +39,15 @@ def digests(context: Context) -> pl.DataFrame:
         )
     dated = rows.join_asof(_generations(context, rows), on="ev", by=PAGE, check_sortedness=False)
     return dated.with_columns(generation=pl.coalesce("gen", pl.col("counted").fill_null(0))).drop("gen", "counted")
+
+
+def _by_layer(rows: pl.DataFrame) -> pl.DataFrame:
+    basis = pl.col("digest").str.extract(_LAYERED, 1)
+    parts = pl.col("digest").str.extract(_LAYERED, 2).str.split(".")
+    apart = rows.with_columns(
+        basis=basis.fill_null(""), digest=pl.when(basis.is_null()).then(pl.concat_list("digest")).otherwise(parts)
+    ).with_columns(layers=pl.col("digest").list.len().cast(pl.Int64))
+    return apart.with_columns(layer=pl.int_ranges(0, "layers")).explode("layer", "digest")
 
 
 def _generations(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
@@ -67,7 +81,7 @@ def _generations(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def sent_and_received(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
-    """Fingerprints of one position of a transfer at both ends, taken after it began.
+    """Fingerprints of one position of a transfer at both ends, taken after it began, of the same layer and basis.
 
     The transfer's page mapping ties them. Columns of the receiving side as in `digests`, plus
     transfer_request, sent_digest, sent_ev, src_pool, src_page.
@@ -78,9 +92,17 @@ def sent_and_received(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     mapping = _mapping(context, sent, got)
     ends = mapping.join(
-        sent.select(src_pool="pool", src_page="page", sent_ev="ev", sent_digest="digest", sent_transfer="transfer"),
+        sent.select(
+            "layer",
+            "basis",
+            src_pool="pool",
+            src_page="page",
+            sent_ev="ev",
+            sent_digest="digest",
+            sent_transfer="transfer",
+        ),
         on=["src_pool", "src_page"],
-    ).join(got.rename({"transfer": "got_transfer"}), on=PAGE)
+    ).join(got.rename({"transfer": "got_transfer"}), on=[*PAGE, "layer", "basis"])
     named = pl.col("sent_transfer") == pl.col("transfer")
     tied = pl.when(pl.col("sent_transfer").is_null()).then(pl.col("sent_ev") > pl.col("begin_ev")).otherwise(named)
     kept = (
@@ -90,7 +112,7 @@ def sent_and_received(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     )
     owner = (pl.col("holder") == pl.col("transfer_request")).fill_null(True)
     good = ends.filter(tied & kept & owner & (pl.col("sent_ev") < pl.col("ev")))
-    return good.sort("sent_ev").unique(["ev", *PAGE], keep="last").sort("ev")
+    return good.sort("sent_ev").unique(["ev", *PAGE, "layer"], keep="last").sort("ev")
 
 
 def _mapping(context: Context, sent: pl.DataFrame, got: pl.DataFrame) -> pl.DataFrame:

@@ -53,8 +53,13 @@ class Fingerprints:
         return [[one & MASK_64 for one in layers] for layers in rolled.T.tolist()]
 
     def digests(self, pages: Sequence[int] | torch.Tensor, valid: int | None = None) -> list[str]:
-        """As `pages`, as text for `content.digest`: the scheme, and 16 hex digits for each layer."""
-        return [f"{SCHEME}:" + ".".join(f"{one:016x}" for one in layers) for layers in self.pages(pages, valid)]
+        """As `pages`, as text for `content.digest`: the scheme, the slots that count, and 16 hex digits for each layer."""
+        size = self.page_tokens
+        every = len(pages) * size if valid is None else valid
+        return [
+            f"{SCHEME}/{min(size, max(0, every - at * size))}:" + ".".join(f"{one:016x}" for one in layers)
+            for at, layers in enumerate(self.pages(pages, valid))
+        ]
 
 
 def add_shards(shards: Sequence[torch.Tensor]) -> torch.Tensor:

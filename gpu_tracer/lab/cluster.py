@@ -57,7 +57,6 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.answers: list[Answer] = []
-        self._faulty: set[str] = set()
         model = Model()
         names = [f"{self.label}{name}" for name in ("gateway", "prefill-0", "decode-0")]
         self._tracers = [
@@ -114,9 +113,7 @@ class Cluster:
         """Decode until all have answered; `meanwhile` happens during the first step."""
         active = list(batch)
         for one in active:
-            self.decode.pool.digest(
-                one.table, one.filled if one.filled <= LIMIT else LIMIT, "read"
-            )
+            self.decode.pool.digest(one.table, one.filled, "read")
         while active:
             self.decode.step(active, meanwhile)
             meanwhile = None
@@ -136,6 +133,7 @@ class Cluster:
     def cancel_early(self, one: Admitted) -> None:
         """As `cancel`, but the pages are given away at once, and the transfer is left to itself."""
         self.gateway.request_aborted(one.running.job.request, by="client", reason="disconnect")
+        one.running.filled = 0
         self.decode.finish(one.running, "abort")
         self.answer(one.running.job, _CLIENT_CLOSED)
 

@@ -29,7 +29,9 @@ class Told:
     rules: tuple[str, ...]
     """Rules that must find it; others may as well."""
     request: str = "ask"
-    """The request that leaks."""
+    """The request whose answer holds the other tenant's secret."""
+    elsewhere: tuple[str, ...] = ()
+    """Rules that must find it at another request."""
 
 
 TOLD: dict[Fault, Told] = {
@@ -61,7 +63,8 @@ TOLD: dict[Fault, Told] = {
     ),
     Fault.DOUBLE_ISSUE: Told(
         "the pages of a running request are handed out a second time",
-        ("double-ownership", "foreign-page-read"),
+        ("foreign-page-read",),
+        elsewhere=("double-ownership",),
     ),
     Fault.STALE_REFERENCE: Told(
         "a prefix that was evicted stays findable, and is found after its pages have been filled for somebody else",
