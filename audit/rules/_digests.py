@@ -17,9 +17,9 @@ def digests(context: Context) -> pl.DataFrame:
     """One row per page of each `content.digest`, in replay order; where it says each layer apart, one per layer.
 
     Columns: pool, page, ev, ref_ns, at, transfer, digest, layer and layers (its number and how many there are; 0 and 1
-    where the digest is of the whole page), basis (what a digest was taken of: only those with the same can be compared),
-    generation (allocations before it, or `gen` where stated), holder and incarnation (who got that generation; null for
-    a cache, or when it is unknown) and tenant.
+    where the digest is of the whole page), basis (what it was taken of: only those with the same can be compared),
+    generation (allocations before it, or `gen` where stated), holder and incarnation (who got that generation; null
+    for a cache, or when it is unknown) and tenant.
     """
     taken = context.events.filter((pl.col("event") == "content.digest") & pl.col("pool").is_not_null())
     rows = (

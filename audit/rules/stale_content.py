@@ -145,7 +145,11 @@ def _altered(context: Context, rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.Da
             "transfer",
             _where(),
             pl.when(theirs)
-            .then(pl.format(", some with those that had been sent from pages of {}", pl.col("other_requests").list.join(", ")))
+            .then(
+                pl.format(
+                    ", some with those that had been sent from pages of {}", pl.col("other_requests").list.join(", ")
+                )
+            )
             .otherwise(pl.lit("")),
         ),
     )
@@ -165,6 +169,7 @@ def _sent_for_others(rows: pl.DataFrame, altered: pl.DataFrame) -> pl.DataFrame:
     return (
         matches.filter(~own)
         .sort("other_ev")
+        .unique("one", keep="first", maintain_order=True)
         .group_by(_TRANSFER, maintain_order=True)
         .agg(
             other_requests=pl.col("other_request").drop_nulls().unique(maintain_order=True),

@@ -74,8 +74,8 @@ _ALL: tuple[Field, ...] = (
         "digests",
         Form.TEXTS,
         "Device-side fingerprints of page bytes, parallel to `pages`: any text that is equal for equal bytes. "
-        "`SCHEME/SLOTS:LAYER.LAYER...`, with hexadecimal digits for each layer, tells the layers apart, and which slots "
-        "(the first SLOTS) were looked at; only those with the same scheme and slots are compared.",
+        "`SCHEME/SLOTS:LAYER.LAYER...`, with hexadecimal digits for each layer, tells the layers apart, and says that "
+        "the first SLOTS slots were looked at; only those with the same scheme and slots are compared.",
     ),
     Field("at", Form.TEXT, "Moment at which digests were taken: `alloc`, `free`, `read`, `send`, `receive`."),
     # transfers

@@ -53,7 +53,7 @@ class Fingerprints:
         return [[one & MASK_64 for one in layers] for layers in rolled.T.tolist()]
 
     def digests(self, pages: Sequence[int] | torch.Tensor, valid: int | None = None) -> list[str]:
-        """As `pages`, as text for `content.digest`: the scheme, the slots that count, and 16 hex digits for each layer."""
+        """As `pages`, as text for `content.digest`: scheme, slots that hold something, 16 digits for each layer."""
         size = self.page_tokens
         every = len(pages) * size if valid is None else valid
         return [
@@ -86,7 +86,7 @@ def _cells(part: Part, key: torch.Tensor, pages: Sequence[int] | torch.Tensor) -
 
 def _pages(slots: torch.Tensor, valid: int) -> torch.Tensor:
     """`[layer, page]`: the slots of a page that hold something, each stirred with its place, added up."""
-    layers, pages, page_tokens = slots.shape
+    _, pages, page_tokens = slots.shape
     places = torch.arange(1, page_tokens + 1, device=slots.device) * _signed(GOLDEN)
     stirred = mix(slots ^ mix(places))
     held = torch.arange(pages * page_tokens, device=slots.device).view(pages, page_tokens) < valid

@@ -1,7 +1,7 @@
 """How a KV cache lies in memory, as views that all fingerprints are taken through.
 
-Engines differ in where they put layers, K and V, pages, slots and heads. A `Part` is one of those pieces, brought into the
-one order `[page, slot, head, ...]` by views, which copy nothing. Strides may be any; the data type may be any.
+Engines differ in where they put layers, K and V, pages, slots and heads. A `Part` is one of those pieces, brought into
+the one order `[page, slot, head, ...]` by views, which copy nothing. Strides may be any; the data type may be any.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def by_slot(layer: int, name: str, data: torch.Tensor, page_tokens: int, *, firs
     pages = data.shape[0] // page_tokens
     if not pages:
         raise ValueError(f"part {name} has {data.shape[0]} slots, less than a page of {page_tokens}")
-    return Part(layer, name, data[: pages * page_tokens].unflatten(0, (pages, page_tokens)), first_head)
+    return Part(layer, name, data[: pages * page_tokens].view(pages, page_tokens, *data.shape[1:]), first_head)
 
 
 def whole_pages(layer: int, name: str, data: torch.Tensor) -> Part:

@@ -1,15 +1,15 @@
 """What a fingerprint is, in plain Python: slow, and the standard that every quicker computation has to meet bit by bit.
 
 A *cell* is what one part of the cache (K of a layer, say) holds for one token slot. Its row of bytes is read as
-little-endian words of 64 bits, padded with zeros, and hashed with NH, a universal hash: with a secret key word for each word of
-the row, the halves of row and key are added (modulo 2**32), the two sums multiplied, and the products added up (modulo
-2**64). Two given rows that differ have the same fingerprint for one key in 2**32 at most; for an accident, that is
-never. Who knows the key, or sees fingerprints of rows that they chose, can make two rows agree: it is no signature.
+little-endian words of 64 bits, padded with zeros, and hashed with NH, a universal hash: with a secret key word for each
+word of the row, the halves of row and key are added (modulo 2**32), the two sums multiplied, and the products added up
+(modulo 2**64). Two given rows that differ have the same fingerprint for one key in 2**32 at most; for an accident, that
+is never. Who knows the key, or sees fingerprints of rows that they chose, can make two rows agree: it is no signature.
 
 Cells add up. Each head has key words of its own, numbered over the whole model, so the cells of tensor-parallel shards
-have the cell of the whole row as their sum, however many shards there are. The sum over parts is the slot's; and a page's
-is the sum over its slots, each stirred together with its place, so that two slots that change places are seen. Neither
-the number of a page nor that of its pool enters: the same bytes have the same fingerprint wherever they are.
+have the cell of the whole row as their sum, however many shards there are. The sum over parts is the slot's; and a
+page's is the sum over its slots, each stirred together with its place, so that two slots that change places are seen.
+Neither the number of a page nor that of its pool enters: the same bytes have the same fingerprint wherever they are.
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ class Cluster:
             tracer.engine_limits(
                 name, role=role, advertised_tokens=LIMIT, input_limit_tokens=LIMIT, pool_tokens=room, model="lab"
             )
-            pools.append(
-                Pool(f"{name}/0/kv", tracer, pages, secret=_SECRET, scrub=self.scrub, sharing=sharing)
-            )
+            pools.append(Pool(f"{name}/0/kv", tracer, pages, secret=_SECRET, scrub=self.scrub, sharing=sharing))
         self.prefill = Prefill(ahead, pools[0], model, limit=LIMIT, secret=_SECRET, fault=self.fault)
         self.decode = Decode(behind, pools[1], model)
 
@@ -113,7 +111,7 @@ class Cluster:
         """Decode until all have answered; `meanwhile` happens during the first step."""
         active = list(batch)
         for one in active:
-            self.decode.pool.digest(one.table, one.filled, "read")
+            self.decode.pool.digest(one.table, one.job.request, one.filled, "read")
         while active:
             self.decode.step(active, meanwhile)
             meanwhile = None

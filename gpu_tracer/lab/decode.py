@@ -79,7 +79,5 @@ class Decode:
         one.filled += 1
         page = covering(one.table, at, at + 1)
         self.tracer.write(name, page, request, tok=(at, at + 1), op="forward", step=self._step)
-        self.tracer.read(
-            name, covering(one.table, 0, at + 1), request, tok=(0, at + 1), op="decode", step=self._step
-        )
+        self.tracer.read(name, covering(one.table, 0, at + 1), request, tok=(0, at + 1), op="decode", step=self._step)
         one.ids.append(following)

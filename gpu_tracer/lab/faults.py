@@ -37,7 +37,7 @@ class Told:
 TOLD: dict[Fault, Told] = {
     Fault.NONE: Told("nothing is wrong: the over-long prompt is refused", ()),
     Fault.PLACEHOLDER: Told(
-        "prefill refuses the over-long prompt, puts a placeholder of one token in its place, and reports the transfer as done",
+        "prefill refuses the over-long prompt, and hands over a placeholder of one token in its place, as if it were done",
         ("unwritten-page-read", "uncovered-read", "false-transfer-complete", "over-limit-success", "stale-content"),
         "long",
     ),
@@ -50,7 +50,7 @@ TOLD: dict[Fault, Told] = {
         ("stale-content",),
     ),
     Fault.LATE_WRITE: Told(
-        "the pages of a cancelled request are given away while its transfer is still in flight; it lands on their next owner",
+        "a cancelled request's pages are given away while its transfer is in flight; it lands on their next owner",
         ("late-write", "foreign-page-read"),
     ),
     Fault.UNSEEN_WRITE: Told(

@@ -3,8 +3,8 @@
 It goes on with what followed, anywhere in its context, on the characters that it has just seen (an induction head):
 
 - Layer 0 has three heads. They look one, two and three positions back, and note which characters stand there.
-- Layer 1 has one head. It looks for positions whose *preceding* characters are the present one and the two before it, the
-  nearest counting most, and brings the character that stands there; that is the next one.
+- Layer 1 has one head. It looks for positions whose *preceding* characters are the present one and the two before it,
+  the nearest counting most, and brings the character that stands there; that is the next one.
 
 So it answers from its context like a model ten thousand times larger, and for the same reason tells whatever is in
 the pages that it is made to read. K of layer 1 and V hold what was in the prompt, as in any model.

@@ -27,7 +27,7 @@ class Pool:
         self.name, self.tracer, self.scrub = name, tracer, scrub
         self.kv = torch.zeros(LAYERS, 2, pages, PAGE_TOKENS, WIDTH)
         self.available = list(range(pages - 1, SINK, -1))
-        heads = self.kv.unflatten(-1, (WIDTH // CODE, CODE))
+        heads = self.kv.view(*self.kv.shape[:-1], WIDTH // CODE, CODE)
         self.fingerprints = Fingerprints(
             [by_page(at, f"layer {at} {kv}", heads[at, row]) for at in range(LAYERS) for row, kv in enumerate("KV")],
             secret,
@@ -60,16 +60,16 @@ class Pool:
 
     def free(self, pages: list[int], request: str, *, tokens: int, reason: str = "finish") -> None:
         """A request lets go of its pages, of which it had filled `tokens` positions."""
-        self.digest(pages, tokens, "free")
+        self.digest(pages, request, tokens, "free")
         self.tracer.free(self.name, pages, request, reason=reason)
         self.give_back(pages)
 
-    def digest(self, pages: list[int], tokens: int, at: str, transfer: str | None = None) -> None:
+    def digest(self, pages: list[int], request: str, tokens: int, at: str, transfer: str | None = None) -> None:
         """Record the fingerprints of the pages that hold the first `tokens` positions of a table."""
         held = pages[: pages_for(tokens)]
         if held and self.tracer.active:
             digests = self.fingerprints.digests(held, tokens)
-            self.tracer.content_digest(self.name, held, digests=digests, at=at, transfer=transfer)
+            self.tracer.content_digest(self.name, held, digests=digests, at=at, transfer=transfer, request=request)
 
     def attend(
         self, table: list[int], first: int, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor

@@ -6,10 +6,11 @@ import random
 from dataclasses import dataclass
 
 from kvwitness.gpu_tracer.lab.cluster import LIMIT, Cluster
+from kvwitness.gpu_tracer.lab.decode import Running
 from kvwitness.gpu_tracer.lab.faults import Fault
 from kvwitness.gpu_tracer.lab.prefill import Job
 
-SECRET = "7391"
+SECRET, OTHER_SECRET = "7391", "2846"
 ASH, BIRCH, CEDAR = "t-ash", "t-birch", "t-cedar"
 _NAMES = ("ada", "bob", "eve", "ivy", "joe", "kim", "leo", "mia")
 _THINGS = ("lunch at noon", "cake by five", "walk the dog", "a box of nails", "buy more milk")
@@ -86,20 +87,23 @@ def _cancelled_and_asked(cluster: Cluster, script: Script, fault: Fault) -> None
     if late:
         gone.transfer.land()
         cluster.prefill.release(gone.prefilled)
-    if fault is Fault.FREE_WHILE_READING:
-
-        def meanwhile() -> None:
-            cluster.decode.finish(asking)
-            beside = cluster.admit(script.beside)
-            assert beside is not None
-            waiting.append(cluster.receive(beside))
-
-        waiting: list = []
-        cluster.run([asking], meanwhile)
-        cluster.run(waiting)
-        return
     if fault is Fault.DOUBLE_ISSUE:
         cluster.decode.pool.available += reversed(asking.table)
-    beside = cluster.admit(script.beside)
-    assert beside is not None
-    cluster.run([asking, cluster.receive(beside)])
+    if fault is not Fault.FREE_WHILE_READING:
+        cluster.run([asking, _beside(cluster, script)])
+        return
+    waiting: list[Running] = []
+
+    def meanwhile() -> None:
+        cluster.decode.finish(asking)
+        waiting.append(_beside(cluster, script))
+
+    cluster.run([asking], meanwhile)
+    cluster.run(waiting)
+
+
+def _beside(cluster: Cluster, script: Script) -> Running:
+    """The request that runs at the same time as the one that asks."""
+    admitted = cluster.admit(script.beside)
+    assert admitted is not None
+    return cluster.receive(admitted)

@@ -37,10 +37,8 @@ class Transfer:
             dst_pages=self._pages,
             tokens=tokens,
         )
-        pool.digest(self.sent.table, tokens, "send", self.name)
-        self.source.tracer.read(
-            pool.name, self.sent.table, request, tok=(0, tokens), op="transfer", transfer=self.name
-        )
+        pool.digest(self.sent.table, request, tokens, "send", self.name)
+        self.source.tracer.read(pool.name, self.sent.table, request, tok=(0, tokens), op="transfer", transfer=self.name)
         self._write("begin")
 
     def land(self) -> None:
@@ -56,7 +54,7 @@ class Transfer:
     def received(self) -> None:
         """The receiver is told, and looks at what has arrived."""
         self.target.tracer.transfer_done(self.name, observer="receiver", tokens=self.sent.tokens)
-        self.target.pool.digest(self._pages, self.sent.tokens, "receive", self.name)
+        self.target.pool.digest(self._pages, self.sent.job.request, self.sent.tokens, "receive", self.name)
 
     @property
     def _pages(self) -> list[int]:
