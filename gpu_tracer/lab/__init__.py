@@ -1,4 +1,4 @@
-"""A small inference engine in which a leak can be seen: paged attention over real bytes, faults that can be switched on.
+"""A small inference engine in which a leak can be seen: paged attention over real bytes, and faults to switch on.
 
 `text` and `model` are a transformer whose weights are made by hand, `pool` the pages, `prefill`, `decode` and
 `transfer` two engines and what goes between them, `cluster` a deployment of both, `traffic` what is sent to it, and

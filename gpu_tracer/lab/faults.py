@@ -30,14 +30,16 @@ class Told:
     """Rules that must find it; others may as well."""
     request: str = "ask"
     """The request whose answer holds the other tenant's secret."""
+    also: str | None = None
+    """Another request that reads what is not its own, although its answer need not show it."""
     elsewhere: tuple[str, ...] = ()
-    """Rules that must find it at another request."""
+    """Rules that must find it at that other request."""
 
 
 TOLD: dict[Fault, Told] = {
     Fault.NONE: Told("nothing is wrong: the over-long prompt is refused", ()),
     Fault.PLACEHOLDER: Told(
-        "prefill refuses the over-long prompt, and hands over a placeholder of one token in its place, as if it were done",
+        "prefill refuses the over-long prompt, and hands over a placeholder of one token as if it were the prompt",
         ("unwritten-page-read", "uncovered-read", "false-transfer-complete", "over-limit-success", "stale-content"),
         "long",
     ),
@@ -60,14 +62,19 @@ TOLD: dict[Fault, Told] = {
     Fault.FREE_WHILE_READING: Told(
         "the pages of a running request are freed, and filled for the next one, in the middle of a step",
         ("freed-in-step", "foreign-page-read"),
+        also="beside",
+        elsewhere=("late-write",),
     ),
     Fault.DOUBLE_ISSUE: Told(
         "the pages of a running request are handed out a second time",
         ("foreign-page-read",),
+        also="beside",
         elsewhere=("double-ownership",),
     ),
     Fault.STALE_REFERENCE: Told(
         "a prefix that was evicted stays findable, and is found after its pages have been filled for somebody else",
         ("foreign-page-read",),
+        also="after",
+        elsewhere=("foreign-page-read",),
     ),
 }

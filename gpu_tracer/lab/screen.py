@@ -72,7 +72,8 @@ def fingerprints(pool: str, page: int, rows: list[dict[str, str]]) -> Iterator[s
     yield f"Fingerprints of page {page} of {pool}: when taken and for whom, over how many slots, layer 0, layer 1"
     for row in rows[-4:]:
         basis, _, layers = row["digest"].partition(":")
-        yield f"  {row['time']}  {row['at']:7}  {row['request']:7}  {basis.partition('/')[2]:>2}  {layers.replace('.', '  ')}"
+        slots = basis.partition("/")[2]
+        yield f"  {row['time']}  {row['at']:7}  {row['request']:7}  {slots:>2}  {layers.replace('.', '  ')}"
 
 
 def onward(judged: Judged, store: Path) -> Iterator[str]:
