@@ -31,7 +31,7 @@ class Part:
     @property
     def head_bytes(self) -> int:
         """Bytes that one head holds for one slot."""
-        return self.data[0, 0, 0].numel() * self.data.element_size()
+        return int(self.data[0, 0, 0].numel() * self.data.element_size())
 
 
 def by_page(layer: int, name: str, data: torch.Tensor, *, first_head: int = 0) -> Part:
