@@ -69,8 +69,8 @@ def add_shards(shards: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def mix(value: torch.Tensor) -> torch.Tensor:
     """As `reference.mix`."""
-    value = (value ^ ((value >> 30) & 0x3_FFFF_FFFF)) * _signed(STIR_1)
-    value = (value ^ ((value >> 27) & 0x1F_FFFF_FFFF)) * _signed(STIR_2)
+    value = (value ^ ((value >> 30) & 0x3_FFFF_FFFF)) * signed(STIR_1)
+    value = (value ^ ((value >> 27) & 0x1F_FFFF_FFFF)) * signed(STIR_2)
     return value ^ ((value >> 31) & 0x1_FFFF_FFFF)
 
 
@@ -87,7 +87,7 @@ def _cells(part: Part, key: torch.Tensor, pages: Sequence[int] | torch.Tensor) -
 def _pages(slots: torch.Tensor, valid: int) -> torch.Tensor:
     """`[layer, page]`: the slots of a page that hold something, each stirred with its place, added up."""
     _, pages, page_tokens = slots.shape
-    places = torch.arange(1, page_tokens + 1, device=slots.device) * _signed(GOLDEN)
+    places = torch.arange(1, page_tokens + 1, device=slots.device) * signed(GOLDEN)
     stirred = mix(slots ^ mix(places))
     held = torch.arange(pages * page_tokens, device=slots.device).view(pages, page_tokens) < valid
     return (stirred * held).sum(-1)
@@ -97,9 +97,10 @@ def _keys(part: Part, secret: bytes) -> torch.Tensor:
     """`[head, word]`."""
     words = -(-part.head_bytes // WORD)
     heads = range(part.first_head, part.first_head + part.data.shape[2])
-    table = [[_signed(word) for word in key_words(secret, part.name, head, words)] for head in heads]
+    table = [[signed(word) for word in key_words(secret, part.name, head, words)] for head in heads]
     return torch.tensor(table, dtype=torch.int64, device=part.data.device)
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
+    """The signed word with the same 64 bits."""
     return word - 2**64 if word >> 63 else word

@@ -61,8 +61,10 @@ def whole_pages(layer: int, name: str, data: torch.Tensor) -> Part:
 def bytes_of(part: Part, pages: Sequence[int] | torch.Tensor) -> torch.Tensor:
     """The bytes of some pages, `[page, slot, head, byte]`, copied out of the cache."""
     index = torch.as_tensor(pages, dtype=torch.int64, device=part.data.device)
-    rows = part.data
-    if rows.element_size() == 1 and rows.dtype is not torch.uint8:
-        rows = rows.view(torch.uint8)  # not every operation knows the types of 8 bits
-    taken = rows.index_select(0, index).flatten(3).contiguous()
+    taken = as_bits(part.data).index_select(0, index).flatten(3).contiguous()
     return taken.view(torch.uint8)
+
+
+def as_bits(data: torch.Tensor) -> torch.Tensor:
+    """The same memory as a type that every operation knows: those of 8 bits are not known to all."""
+    return data.view(torch.uint8) if data.element_size() == 1 else data

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kvwitness.gpu_tracer.lab.faults import TOLD, Fault
+from kvwitness.gpu_tracer.lab.faults import TOLD, Fault, Guard
 
 app = typer.Typer(no_args_is_help=True, help="Run a small engine in which a leak can be seen.")
 
@@ -32,6 +32,9 @@ def faults() -> None:
 def run(
     fault: Annotated[Fault, typer.Option(help="What the engine does wrong; `kvwitness lab faults` says more.")],
     scrub: Annotated[bool, typer.Option("--scrub", help="Overwrite pages with zeros when they are freed.")] = False,
+    refuse: Annotated[
+        bool, typer.Option("--refuse", help="Mark freed pages, and refuse to read rows that still have the mark.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Chooses the words of the prompts.")] = 0,
     directory: Annotated[
         Path, typer.Option("--dir", help="Where rings and store go; those of an earlier run are replaced.")
@@ -50,10 +53,13 @@ def run(
         _refuse(
             f"the lab needs torch, which cannot be imported here ({error}); `pip install torch`, a CPU build will do"
         )
+    if scrub and refuse:
+        _refuse("choose one of --scrub and --refuse")
+    guard = Guard.SCRUB if scrub else Guard.REFUSE if refuse else Guard.NONE
     rings, store = _prepared(directory)
     torch.set_num_threads(1)  # its matrices are too small to be shared out
-    outcome = run_lab(rings, fault, scrub=scrub, seed=seed)
-    print("\n".join(screen.answers(outcome, fault, scrub)), flush=True)
+    outcome = run_lab(rings, fault, guard=guard, seed=seed)
+    print("\n".join(screen.answers(outcome, fault, guard)), flush=True)
     try:
         judged = judge.judge(rings, store)
         print("\n".join(screen.findings(judged)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvwitness.audit.trace.ring import Sizes
 from kvwitness.gpu_tracer.lab.decode import Decode, Running
-from kvwitness.gpu_tracer.lab.faults import Fault
+from kvwitness.gpu_tracer.lab.faults import Fault, Guard
 from kvwitness.gpu_tracer.lab.model import Model
 from kvwitness.gpu_tracer.lab.pool import PAGE_TOKENS, Pool
 from kvwitness.gpu_tracer.lab.prefill import Job, Prefill, Prefilled
@@ -18,7 +18,7 @@ from kvwitness.gpu_tracer.tracer import Tracer
 LIMIT = 96
 """Tokens of the longest prompt that is served."""
 PREFILL_PAGES, DECODE_PAGES = 64, 32
-_OK, _REFUSED, _CLIENT_CLOSED = 200, 400, 499
+_OK, _REFUSED, _CLIENT_CLOSED, _FAILED = 200, 400, 499, 500
 _SECRET = b"the lab has no secrets but these"
 """Key of fingerprints and prefixes: the texts are known, so there is nothing to hide."""
 
@@ -51,7 +51,7 @@ class Cluster:
 
     rings: Path | None
     fault: Fault = Fault.NONE
-    scrub: bool = False
+    guard: Guard = Guard.NONE
     label: str = ""
     sizes: Sizes = field(default_factory=lambda: Sizes(slots=8192, strings=8192, arena=1 << 20))
 
@@ -74,7 +74,7 @@ class Cluster:
             tracer.engine_limits(
                 name, role=role, advertised_tokens=LIMIT, input_limit_tokens=LIMIT, pool_tokens=room, model="lab"
             )
-            pools.append(Pool(f"{name}/0/kv", tracer, pages, secret=_SECRET, scrub=self.scrub, sharing=sharing))
+            pools.append(Pool(f"{name}/0/kv", tracer, pages, secret=_SECRET, guard=self.guard, sharing=sharing))
         self.prefill = Prefill(ahead, pools[0], model, limit=LIMIT, secret=_SECRET, fault=self.fault)
         self.decode = Decode(behind, pools[1], model)
 
@@ -109,7 +109,7 @@ class Cluster:
 
     def run(self, batch: Sequence[Running], meanwhile: Callable[[], None] | None = None) -> None:
         """Decode until all have answered; `meanwhile` happens during the first step."""
-        active = list(batch)
+        active = [one for one in batch if not self._refused(one)]
         for one in active:
             self.decode.pool.digest(one.table, one.job.request, one.filled, "read")
         while active:
@@ -119,6 +119,16 @@ class Cluster:
                 active.remove(one)
                 self.decode.finish(one)
                 self.answer(one.job, _OK, one.answer)
+
+    def _refused(self, one: Running) -> bool:
+        """Whether a request is not to be decoded because its pages have not been filled; it is answered then."""
+        guarded = self.guard is Guard.REFUSE
+        if not guarded or not self.decode.pool.unwritten(one.table, one.filled):
+            return False
+        self.decode.tracer.request_aborted(one.job.request, by="decode", reason="rows_unwritten")
+        self.decode.finish(one, "abort")
+        self.answer(one.job, _FAILED)
+        return True
 
     def cancel(self, one: Admitted) -> None:
         """The client goes away while the transfer is in flight: wait for it, then free."""
@@ -146,7 +156,7 @@ class Cluster:
         self.answers.append(Answer(job, status, text))
         if status == _CLIENT_CLOSED:
             self.gateway.response(job.request, status=status, finish_reason="abort")
-        elif status == _REFUSED:
+        elif status != _OK:
             self.gateway.response(job.request, status=status)
         else:
             reason = "stop" if len(text) < job.max_new or text.endswith(";") else "length"

@@ -20,6 +20,16 @@ class Fault(StrEnum):
     STALE_REFERENCE = "stale-reference"
 
 
+class Guard(StrEnum):
+    """What the engine does to be on the safe side."""
+
+    NONE = "none"
+    SCRUB = "scrub"
+    """Pages are overwritten with zeros when they are freed."""
+    REFUSE = "refuse"
+    """Freed pages are marked, and a request of which a row still has its mark when it is to be read, gets a 500."""
+
+
 @dataclass(frozen=True)
 class Told:
     """What a fault is."""

@@ -6,8 +6,10 @@ import math
 
 import torch
 
+from kvwitness.gpu_tracer.content.canary import Canaries
 from kvwitness.gpu_tracer.content.fingerprint import Fingerprints
 from kvwitness.gpu_tracer.content.layout import by_page
+from kvwitness.gpu_tracer.lab.faults import Guard
 from kvwitness.gpu_tracer.lab.model import CODE, HEADS, LAYERS, WIDTH
 from kvwitness.gpu_tracer.tracer import Tracer
 
@@ -23,21 +25,24 @@ class Full(Exception):
 class Pool:
     """Pages of K and V, handed out to requests; the last page that was freed is the first to be handed out again."""
 
-    def __init__(self, name: str, tracer: Tracer, pages: int, *, secret: bytes, scrub: bool, sharing: str) -> None:
-        self.name, self.tracer, self.scrub = name, tracer, scrub
+    def __init__(
+        self, name: str, tracer: Tracer, pages: int, *, secret: bytes, guard: Guard = Guard.NONE, sharing: str = "none"
+    ) -> None:
+        self.name, self.tracer, self.guard = name, tracer, guard
         self.kv = torch.zeros(LAYERS, 2, pages, PAGE_TOKENS, WIDTH)
         self.available = list(range(pages - 1, SINK, -1))
         heads = self.kv.view(*self.kv.shape[:-1], WIDTH // CODE, CODE)
-        self.fingerprints = Fingerprints(
-            [by_page(at, f"layer {at} {kv}", heads[at, row]) for at in range(LAYERS) for row, kv in enumerate("KV")],
-            secret,
-        )
+        parts = [by_page(at, f"layer {at} {kv}", heads[at, row]) for at in range(LAYERS) for row, kv in enumerate("KV")]
+        self.fingerprints = Fingerprints(parts, secret)
+        self._canaries = Canaries(parts, secret)
+        self._ended = [0] * pages
+        """How many generations of each page have ended."""
         tracer.engine_pool(
             name,
             page_tokens=PAGE_TOKENS,
             pages_total=pages,
             reserved=[SINK],
-            scrub="on_free" if scrub else "never",
+            scrub="on_free" if guard is Guard.SCRUB else "never",
             sharing=sharing,
             reason="start",
         )
@@ -53,10 +58,20 @@ class Pool:
 
     def give_back(self, pages: list[int]) -> None:
         """Pages that nobody owns any more can be handed out again; their free is on record already."""
-        if self.scrub and pages:
+        for page in pages:
+            self._ended[page] += 1
+        if self.guard is Guard.SCRUB and pages:
             self.kv[:, :, pages] = 0
             self.tracer.write(self.name, pages, op="scrub")
+        if self.guard is Guard.REFUSE and pages:
+            self._canaries.plant(pages, [self._ended[page] for page in pages])
         self.available += reversed(pages)
+
+    def unwritten(self, table: list[int], tokens: int) -> int:
+        """In how many of the first `tokens` positions of a table something is as the last free left it."""
+        pages = table[: pages_for(tokens)]
+        left = self._canaries.present(pages, [self._ended[page] for page in pages]).any(0)
+        return int(left.flatten()[:tokens].sum())
 
     def free(self, pages: list[int], request: str, *, tokens: int, reason: str = "finish") -> None:
         """A request lets go of its pages, of which it had filled `tokens` positions."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvwitness.gpu_tracer.lab.cluster import Answer, Cluster
-from kvwitness.gpu_tracer.lab.faults import Fault
+from kvwitness.gpu_tracer.lab.faults import Fault, Guard
 from kvwitness.gpu_tracer.lab.traffic import ASH, OTHER_SECRET, SECRET, Script, play, script
 
 
@@ -30,16 +30,16 @@ class Outcome:
         return answer.job.tenant != ASH and SECRET in answer.text
 
 
-def run(rings: Path, fault: Fault, *, scrub: bool = False, seed: int = 0) -> Outcome:
+def run(rings: Path, fault: Fault, *, guard: Guard = Guard.NONE, seed: int = 0) -> Outcome:
     """Run the lab and record it into `rings`; then once more with another secret, unrecorded."""
     words = script(SECRET, seed)
     return Outcome(
-        words, _answers(rings, fault, scrub, words), _answers(None, fault, scrub, script(OTHER_SECRET, seed))
+        words, _answers(rings, fault, guard, words), _answers(None, fault, guard, script(OTHER_SECRET, seed))
     )
 
 
-def _answers(rings: Path | None, fault: Fault, scrub: bool, words: Script) -> list[Answer]:
-    cluster = Cluster(rings, fault, scrub)
+def _answers(rings: Path | None, fault: Fault, guard: Guard, words: Script) -> list[Answer]:
+    cluster = Cluster(rings, fault, guard)
     try:
         play(cluster, words)
     finally:

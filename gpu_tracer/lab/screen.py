@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from kvwitness.audit.trace.pages import expand_pages
-from kvwitness.gpu_tracer.lab.faults import TOLD, Fault
+from kvwitness.gpu_tracer.lab.faults import TOLD, Fault, Guard
 from kvwitness.gpu_tracer.lab.judge import Judged
 from kvwitness.gpu_tracer.lab.run import Outcome
 from kvwitness.gpu_tracer.lab.traffic import ASH, OTHER_SECRET, SECRET
 
 _WIDTH = 110
+_GUARDED = {
+    Guard.NONE: "",
+    Guard.SCRUB: " Pages are scrubbed when they are freed.",
+    Guard.REFUSE: " Rows that are not written are refused.",
+}
 
 
-def answers(outcome: Outcome, fault: Fault, scrub: bool) -> Iterator[str]:
+def answers(outcome: Outcome, fault: Fault, guard: Guard) -> Iterator[str]:
     """The traffic, as the clients saw it, and what the answers depend on."""
-    yield from _wrapped(f"Fault {fault}: {TOLD[fault].happens}.{' Pages are scrubbed when freed.' if scrub else ''}")
+    yield from _wrapped(f"Fault {fault}: {TOLD[fault].happens}.{_GUARDED[guard]}")
     yield ""
     yield "request  tenant   prompt  status  answer"
     for one in outcome.answers:

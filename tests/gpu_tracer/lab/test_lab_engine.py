@@ -21,7 +21,7 @@ PAGES = 12
 
 
 def pool(rings: Path | None = None) -> Pool:
-    return Pool("e/kv", Tracer(rings, "e/0"), PAGES, secret=bytes(16), scrub=False, sharing="none")
+    return Pool("e/kv", Tracer(rings, "e/0"), PAGES, secret=bytes(16))
 
 
 @given(st.integers(0, 1), st.integers(1, 40), st.permutations(range(1, PAGES)), st.integers(0, 2**31))

@@ -12,15 +12,15 @@ torch = pytest.importorskip("torch")
 
 from kvwitness.audit.trace.ring import Sizes  # noqa: E402
 from kvwitness.gpu_tracer.lab.cluster import Cluster  # noqa: E402
-from kvwitness.gpu_tracer.lab.faults import TOLD, Fault  # noqa: E402
+from kvwitness.gpu_tracer.lab.faults import TOLD, Fault, Guard  # noqa: E402
 from kvwitness.gpu_tracer.lab.run import Outcome, run  # noqa: E402
 from kvwitness.gpu_tracer.lab.traffic import ASH, SECRET, play, script  # noqa: E402
 from tests.engines.judged import Judged, judged  # noqa: E402
 
 torch.set_num_threads(1)
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
-SCRUBBED = [Fault.PLACEHOLDER, Fault.DROPPED_PAGES, Fault.DROPPED_LAYER]
-"""Where the bytes that are read were left behind at a free: scrubbing then takes them away."""
+LEFT_BEHIND = [Fault.PLACEHOLDER, Fault.DROPPED_PAGES, Fault.DROPPED_LAYER]
+"""Where the bytes that are read were left behind at a free: a guard helps then."""
 BYTES_ALONE = [Fault.DROPPED_PAGES, Fault.DROPPED_LAYER, Fault.UNSEEN_WRITE]
 """Where the record of pages and transfers is in order, and nothing but fingerprints can tell."""
 
@@ -31,11 +31,11 @@ def _directory() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def seen(fault: Fault, scrub: bool = False, seed: int = 0) -> tuple[Outcome, Judged]:
+def seen(fault: Fault, guard: Guard = Guard.NONE, seed: int = 0) -> tuple[Outcome, Judged]:
     """A run and what the audit says of it."""
-    work = Path(_directory().name) / f"{fault}-{scrub}-{seed}"
+    work = Path(_directory().name) / f"{fault}-{guard}-{seed}"
     (work / "rings").mkdir(parents=True)
-    outcome = run(work / "rings", fault, scrub=scrub, seed=seed)
+    outcome = run(work / "rings", fault, guard=guard, seed=seed)
     return outcome, judged(work / "rings", work)
 
 
@@ -48,12 +48,16 @@ def test_the_answer_to_another_tenant_holds_the_secret_and_depends_on_it(fault: 
     assert told[0] in [one for one, _ in outcome.depending]
 
 
-@pytest.mark.parametrize("fault", SCRUBBED)
-def test_scrubbed_pages_hold_no_secret_and_the_fault_is_found_all_the_same(fault: Fault) -> None:
-    outcome, found = seen(fault, scrub=True)
+@pytest.mark.parametrize("guard", [Guard.SCRUB, Guard.REFUSE])
+@pytest.mark.parametrize("fault", LEFT_BEHIND)
+def test_with_a_guard_nothing_depends_on_the_secret_and_the_fault_is_found_all_the_same(
+    fault: Fault, guard: Guard
+) -> None:
+    outcome, found = seen(fault, guard)
     assert outcome.depending == []
     assert not any(outcome.tells(one) for one in outcome.answers)
-    assert found.verdicts[TOLD[fault].request] == "integrity"
+    refused = fault is Fault.PLACEHOLDER and guard is Guard.REFUSE  # then it was served, and never answered
+    assert found.verdicts[TOLD[fault].request] == ("exposure" if refused else "integrity")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -97,9 +101,9 @@ def test_no_text_is_on_record() -> None:
         assert text not in record
 
 
-@pytest.mark.parametrize("scrub", [False, True])
-def test_without_a_fault_nothing_is_found(scrub: bool) -> None:
-    outcome, found = seen(Fault.NONE, scrub)
+@pytest.mark.parametrize("guard", Guard)
+def test_without_a_fault_nothing_is_found(guard: Guard) -> None:
+    outcome, found = seen(Fault.NONE, guard)
     assert outcome.depending == []
     assert {one.status for one in outcome.answers if one.job.request == "long"} == {400}
     assert found.findings == []
@@ -111,7 +115,7 @@ def healthy(rounds: int, work: Path) -> Judged:
     (work / "rings").mkdir(parents=True)
     for first in range(0, rounds, 50):
         sizes = Sizes(slots=1 << 16, strings=1 << 16, arena=16 << 20)
-        cluster = Cluster(work / "rings", label=f"d{first}-", sizes=sizes, scrub=bool(first % 100))
+        cluster = Cluster(work / "rings", label=f"d{first}-", sizes=sizes, guard=list(Guard)[first // 50 % 3])
         for seed in range(first, min(first + 50, rounds)):
             play(cluster, script(str(1000 + 17 * seed), seed // 2, f"-{seed}"))
         cluster.close()
