@@ -2,8 +2,8 @@
 
 When a page is freed, the first 16 bytes of each of its rows are overwritten with a tag. Whoever fills the page writes
 over them, so a tag that is still there when the page is about to be read says, for each layer and slot, that nothing
-was written since that free; and a tag that is gone when the page is handed out again, that somebody wrote to a page that
-nobody owned. A row that was written only past its first 16 bytes is like one that was not written.
+was written since that free; and a tag that is gone when the page is handed out again, that somebody wrote to a page
+that nobody owned. A row that was written only past its first 16 bytes is like one that was not written.
 
 A tag is drawn from the secret and from page, generation, slot and part: it tells which free left it behind, and no
 content is equal to it by accident. Its bits are such that it is a finite number in every type that caches have

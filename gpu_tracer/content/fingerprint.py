@@ -14,6 +14,8 @@ from kvwitness.gpu_tracer.content.layout import Part, bytes_of
 from kvwitness.gpu_tracer.content.reference import GOLDEN, MASK_32, MASK_64, STIR_1, STIR_2, WORD, key_words
 
 SCHEME = "nh64"
+_PIECE = 1 << 18
+"""Bytes that are gone over at a time on a CPU."""
 
 
 class Fingerprints:
@@ -75,13 +77,25 @@ def mix(value: torch.Tensor) -> torch.Tensor:
 
 
 def _cells(part: Part, key: torch.Tensor, pages: Sequence[int] | torch.Tensor) -> torch.Tensor:
-    rows = bytes_of(part, pages)
+    index = torch.as_tensor(pages, dtype=torch.int64, device=part.data.device)
+    if part.data.device.type != "cpu":
+        return _hashed(bytes_of(part, index), key)
+    # a piece at a time stays in the processor's caches, which a device does not need: there, each costs a launch
+    each = max(1, _PIECE // max(1, part.head_bytes * part.data.shape[1] * part.data.shape[2]))
+    some = (index[at : at + each] for at in range(0, len(index), each))
+    pieces = [_hashed(bytes_of(part, piece), key) for piece in some]
+    return torch.cat(pieces) if pieces else _hashed(bytes_of(part, index), key)
+
+
+def _hashed(rows: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """`[page, slot]`: NH of the rows `[page, slot, head, byte]`."""
     if rest := rows.shape[-1] % WORD:
         rows = torch.nn.functional.pad(rows, (0, WORD - rest))
-    words = rows.view(torch.int64)  # [page, slot, head, word]
-    low = (words + key) & MASK_32
-    high = ((words >> 32) + (key >> 32)) & MASK_32
-    return (low * high).sum((-1, -2))
+    words = rows.view(torch.int64).flatten(2)  # [page, slot, word], the heads one after another
+    flat = key.flatten()
+    low = (words + flat).bitwise_and_(MASK_32)
+    high = (words >> 32).add_(flat >> 32).bitwise_and_(MASK_32)
+    return low.mul_(high).sum(-1)
 
 
 def _pages(slots: torch.Tensor, valid: int) -> torch.Tensor:
