@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvwitness.gpu_tracer.lab.model import Model
 from kvwitness.gpu_tracer.lab.pool import Pool, covering, pages_for
@@ -25,7 +25,6 @@ class Running:
     prompt: int = 0
     owns: bool = True
     """Whether its pages are still its own to free."""
-    written: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.prompt = len(self.ids)

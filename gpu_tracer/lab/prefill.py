@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kvwitness.gpu_tracer.lab.faults import Fault
 from kvwitness.gpu_tracer.lab.model import Model
-from kvwitness.gpu_tracer.lab.pool import PAGE_TOKENS, Full, Pool, covering, pages_for
+from kvwitness.gpu_tracer.lab.pool import PAGE_TOKENS, Pool, covering, pages_for
 from kvwitness.gpu_tracer.lab.text import tokens
 from kvwitness.gpu_tracer.tracer import Tracer
 
@@ -140,6 +140,3 @@ class Prefill:
 
     def _namespace(self, job: Job) -> dict[str, str]:
         return {"salt_hmac": hashlib.blake2b(job.tenant.encode(), key=self._secret[:64], digest_size=6).hexdigest()}
-
-
-__all__ = ["Full", "Job", "Prefill", "Prefilled"]
