@@ -90,29 +90,40 @@ def sent_and_received(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     got = rows.filter(pl.col("at").is_in(["receive", "read"]))
     if sent.is_empty() or got.is_empty():
         return pl.DataFrame()
-    mapping = _mapping(context, sent, got)
-    ends = mapping.join(
-        sent.select(
-            "layer",
-            "basis",
-            src_pool="pool",
-            src_page="page",
-            sent_ev="ev",
-            sent_digest="digest",
-            sent_transfer="transfer",
-        ),
-        on=["src_pool", "src_page"],
-    ).join(got.rename({"transfer": "got_transfer"}), on=[*PAGE, "layer", "basis"])
-    named = pl.col("sent_transfer") == pl.col("transfer")
-    tied = pl.when(pl.col("sent_transfer").is_null()).then(pl.col("sent_ev") > pl.col("begin_ev")).otherwise(named)
-    kept = (
-        pl.when(pl.col("got_transfer").is_null())
-        .then(pl.col("ev") > pl.col("begin_ev"))
-        .otherwise(pl.col("got_transfer") == pl.col("transfer"))
+    arrived = _arrivals(_mapping(context, sent, got), got)
+    at_source = sent.select(
+        "layer", "basis", src_pool="pool", src_page="page", sent_ev="ev", sent_digest="digest", sent_transfer="transfer"
     )
+    place = ["src_pool", "src_page", "layer", "basis"]
+    named = arrived.join(at_source, left_on=[*place, "transfer"], right_on=[*place, "sent_transfer"])
+    nameless = at_source.filter(pl.col("sent_transfer").is_null()).drop("sent_transfer").sort("sent_ev")
+    latest = arrived.sort("ev").join_asof(
+        nameless, left_on="ev", right_on="sent_ev", by=place, allow_exact_matches=False, check_sortedness=False
+    )
+    ends = pl.concat(
+        [named.filter(pl.col("sent_ev") < pl.col("ev")), latest.filter(pl.col("sent_ev") > pl.col("begin_ev"))]
+    )
+    return ends.sort("sent_ev").unique(["ev", *PAGE, "layer"], keep="last").sort("ev")
+
+
+def _arrivals(mapping: pl.DataFrame, got: pl.DataFrame) -> pl.DataFrame:
+    """Each fingerprint at the receiving side beside the transfers that it may belong to.
+
+    By the transfer's id where it has one, else by the request that holds the page: never by the page alone, which in a
+    long trace has been part of very many transfers.
+    """
+    after = pl.col("ev") > pl.col("begin_ev")
     owner = (pl.col("holder") == pl.col("transfer_request")).fill_null(True)
-    good = ends.filter(tied & kept & owner & (pl.col("sent_ev") < pl.col("ev")))
-    return good.sort("sent_ev").unique(["ev", *PAGE, "layer"], keep="last").sort("ev")
+    nameless = got.filter(pl.col("transfer").is_null()).drop("transfer")
+    held, unheld = nameless.filter(pl.col("holder").is_not_null()), nameless.filter(pl.col("holder").is_null())
+    requests = mapping.with_columns(holder="transfer_request")
+    parts = [
+        mapping.join(got, on=[*PAGE, "transfer"]).filter(owner),
+        requests.join(held, on=[*PAGE, "holder"]).filter(after),
+        mapping.filter(pl.col("transfer_request").is_null()).join(held, on=PAGE).filter(after),
+        mapping.join(unheld, on=PAGE).filter(after),
+    ]
+    return pl.concat(parts, how="diagonal_relaxed")
 
 
 def _mapping(context: Context, sent: pl.DataFrame, got: pl.DataFrame) -> pl.DataFrame:

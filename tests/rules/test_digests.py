@@ -151,3 +151,21 @@ def test_bytes_that_had_been_sent_for_another_tenant_are_a_leak() -> None:
     assert (found["verdict"], found["other_requests"], found["other_tenants"]) == ("leak", ["r0"], ["t-b"])
     assert verdicts(ID, exchanged("t-a", "nh/4:a9.b9", "nh/4:a1.b9")) == [("r1", "integrity")]
     assert verdicts(ID, exchanged("t-b", "nh/4:a9.b9", "nh/4:a9.b8")) == [("r1", "integrity")]
+
+
+def test_of_many_transfers_over_the_same_pages_each_is_held_against_its_own() -> None:
+    trace = Trace()
+    for at in range(200):
+        name, t = f"r{at}", 10.0 * at
+        trace.add(t + 1, "p/0", "page.alloc", pool=SRC, pages=[9], request=name, tenant="t-a")
+        owned(trace, t + 1, name, "t-a")
+        given = {"src_pool": SRC, "src_pages": [9], "dst_pool": DST, "dst_pages": [4], "tokens": 16}
+        trace.add(t + 2, "p/0", "transfer.begin", transfer=f"x{at}", request=name, **given)
+        named: dict[str, object] = {"transfer": f"x{at}"} if at % 2 else {}
+        digest(trace, t + 3, "send", f"b:{at}", pool=SRC, pages=[9], **named)
+        trace.add(t + 4, "d/0", "page.write", pool=DST, pages=[4], request=name, op="transfer")
+        digest(trace, t + 5, "receive", "b:odd" if at in (60, 61) else f"b:{at}", **named)
+        digest(trace, t + 6, "read", f"b:{at}")
+        trace.add(t + 7, "p/0", "page.free", pool=SRC, pages=[9], request=name)
+        trace.add(t + 7, "d/0", "page.free", pool=DST, pages=[4], request=name)
+    assert verdicts(ID, trace) == [("r60", "integrity"), ("r61", "integrity")]

@@ -114,7 +114,7 @@ def healthy(rounds: int, work: Path) -> Judged:
     """So many rounds of traffic, in deployments that live for fifty each."""
     (work / "rings").mkdir(parents=True)
     for first in range(0, rounds, 50):
-        sizes = Sizes(slots=1 << 16, strings=1 << 16, arena=16 << 20)
+        sizes = Sizes(slots=1 << 15, strings=1 << 15, arena=8 << 20)
         cluster = Cluster(work / "rings", label=f"d{first}-", sizes=sizes, guard=list(Guard)[first // 50 % 3])
         for seed in range(first, min(first + 50, rounds)):
             play(cluster, script(str(1000 + 17 * seed), seed // 2, f"-{seed}"))
