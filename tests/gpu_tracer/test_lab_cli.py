@@ -47,9 +47,10 @@ def test_the_same_traffic_without_a_fault_is_clean_and_a_run_replaces_the_one_be
     assert not [*tmp_path.glob("*/left over")]
 
 
+@needs_torch
+@pytest.mark.lab
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
-    pytest.importorskip("torch")
     done = lab("run", "--fault", "none", "--dir", tmp_path)
     assert done.returncode == 2
     assert "letters" in done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.gpu_tracer.conftest import REASON
+
+torch = pytest.importorskip("torch", reason=REASON)
 
 from kvwitness.gpu_tracer.content.canary import BYTES, Canaries  # noqa: E402
 from kvwitness.gpu_tracer.content.layout import Part, by_page  # noqa: E402

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.gpu_tracer.conftest import REASON
+
+torch = pytest.importorskip("torch", reason=REASON)
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402

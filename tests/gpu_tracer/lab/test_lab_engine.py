@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.gpu_tracer.conftest import REASON
+
+torch = pytest.importorskip("torch", reason=REASON)
 
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402

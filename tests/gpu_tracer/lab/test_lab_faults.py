@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.gpu_tracer.conftest import REASON
+
+torch = pytest.importorskip("torch", reason=REASON)
 
 from kvwitness.audit.trace.ring import Sizes  # noqa: E402
 from kvwitness.gpu_tracer.lab.cluster import Cluster  # noqa: E402
