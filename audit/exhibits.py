@@ -139,6 +139,7 @@ _SHOWS: dict[str, Callable[[Row], str]] = {
     "request.rejected": lambda row: f"refused: {_said(row, 'reason', 'status')}",
     "request.aborted": lambda row: f"aborted: {_said(row, 'by', 'reason')}",
     "transfer.begin": _begun,
+    "content.digest": lambda row: f"fingerprints at {row['at']}" if row["at"] else "fingerprints",
     "transfer.done": _told,
     "transfer.failed": _told,
     "engine.limits": _limits,

@@ -19,15 +19,17 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     """Compare fingerprints across generations of a page, and across the two ends of a transfer."""
     rows = digests(context)
     pairs = sent_and_received(context, rows)
-    parts = [_left_over(context, rows, pairs), _altered(context, pairs)]
+    parts = [_left_over(context, rows, pairs), _altered(context, rows, pairs)]
     return report(context, ID, pl.concat(parts, how="diagonal_relaxed"))
 
 
 def _left_over(context: Context, rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Fingerprints at read or receive that the page already had in its previous generation."""
-    last = rows.sort("ev").group_by(*PAGE, "generation", maintain_order=True).last()
+    last = rows.sort("ev").group_by(*PAGE, "generation", "layer", maintain_order=True).last()
     before = last.select(
         *PAGE,
+        "layer",
+        "basis",
         generation=pl.col("generation") + 1,
         old_digest="digest",
         old_ev="ev",
@@ -35,13 +37,36 @@ def _left_over(context: Context, rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.
         old_tenant="tenant",
     )
     now = rows.filter(pl.col("at").is_in(["receive", "read"]))
-    same = now.join(before, on=[*PAGE, "generation"]).filter(pl.col("digest") == pl.col("old_digest"))
+    same = now.join(before, on=[*PAGE, "generation", "layer", "basis"]).filter(pl.col("digest") == pl.col("old_digest"))
     same = lost_meanwhile(context, same.with_columns(request="holder", since="old_ev"))
     if pairs.height:
         # What was sent is what arrived: the new content merely equals the old.
         arrived = pairs.filter(pl.col("digest") == pl.col("sent_digest"))
-        same = same.join(arrived, on=["ev", *PAGE], how="anti")
-    return _describe_left_over(same.sort("ev", "page"))
+        same = same.join(arrived, on=["ev", *PAGE, "layer"], how="anti")
+    # K and V of layer 0 follow from the token and its position alone: equal, they say nothing unless all layers are.
+    telling = same.with_columns(whole=_whole()).filter(pl.col("whole") | (pl.col("layer") > 0))
+    return _describe_left_over(telling.sort("ev", "page", "layer"))
+
+
+def _whole() -> pl.Expr:
+    """Whether all layers of a page are among the rows."""
+    return pl.len().over("ev", *PAGE) == pl.col("layers")
+
+
+def _where() -> pl.Expr:
+    """` in layers 1, 2`, from the column `apart`; nothing where that is empty."""
+    names = pl.col("apart").cast(pl.List(pl.String)).list.join(", ")
+    said = pl.format(" in {} {}", for_one(pl.col("apart").list.len(), "layer", "layers"), names)
+    return pl.when(pl.col("apart").list.len() > 0).then(said).otherwise(pl.lit(""))
+
+
+_APART = pl.col("layer").filter(~pl.col("whole")).unique().sort()
+"""The layers of pages of which not all layers are concerned."""
+_PAGES = {
+    "pages": pl.col("page").unique(maintain_order=True),
+    "gens": pl.col("generation").filter(pl.col("page").is_first_distinct()),
+    "apart": _APART,
+}
 
 
 def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
@@ -51,11 +76,7 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
     found = (
         same.with_columns(strangers=strangers)
         .group_by(key, maintain_order=True)
-        .agg(
-            pages=pl.col("page").unique(maintain_order=True),
-            gens=pl.col("generation").filter(pl.col("page").is_first_distinct()),
-            evs=pl.col("old_ev").append(pl.col("ev")),
-        )
+        .agg(**_PAGES, evs=pl.col("old_ev").append(pl.col("ev")).unique(maintain_order=True))
     )
     count = pl.col("pages").list.len()
     former = pl.coalesce("old_holder", "old_tenant", pl.lit("an unknown holder"))
@@ -76,15 +97,19 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
         other_requests=pl.concat_list("old_holder").list.drop_nulls(),
         other_tenants=pl.when("strangers").then(pl.concat_list("old_tenant")).otherwise(pl.lit([], pl.List(pl.String))),
         why=pl.format(
-            "{} still had the bytes that {} had under {} one generation earlier",
+            "{} still had{} the bytes that {} had under {} one generation earlier",
             several_of(count, "page"),
+            _where(),
             for_one(count, "it", "they"),
             former,
         ),
     )
 
 
-def _altered(context: Context, pairs: pl.DataFrame) -> pl.DataFrame:
+_TRANSFER = ["transfer", "transfer_request", "incarnation", "tenant", "pool", "lost"]
+
+
+def _altered(context: Context, rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Pages that arrived with other bytes than were sent, and that nobody else wrote in between."""
     if pairs.is_empty():
         return pl.DataFrame()
@@ -93,29 +118,64 @@ def _altered(context: Context, pairs: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     kept = differing.join(_written_between(context, differing), on=["ev", *PAGE], how="anti")
     kept = lost_meanwhile(context, kept.with_columns(request="transfer_request", since="sent_ev"))
-    grouped = kept.sort("ev", "page").group_by(
-        "transfer", "transfer_request", "incarnation", "tenant", "pool", "lost", maintain_order=True
-    )
-    found = grouped.agg(
-        pages=pl.col("page").unique(maintain_order=True),
-        gens=pl.col("generation").filter(pl.col("page").is_first_distinct()),
-        evs=pl.col("sent_ev").append(pl.col("ev")),
-    )
-    return found.select(
+    kept = kept.with_columns(whole=_whole()).sort("ev", "page", "layer")
+    grouped = kept.group_by(_TRANSFER, maintain_order=True)
+    found = grouped.agg(**_PAGES, evs=pl.col("sent_ev").append(pl.col("ev")).unique(maintain_order=True))
+    named = found.join(_sent_for_others(rows, kept), on=_TRANSFER, how="left", nulls_equal=True, maintain_order="left")
+    theirs = pl.col("other_requests").list.len() > 0
+    return named.select(
         "tenant",
         "pool",
         "pages",
         "gens",
-        "evs",
+        evs=pl.when(theirs).then(pl.concat_list("evs", "other_evs")).otherwise("evs"),
         request="transfer_request",
         incarnation="incarnation",
-        verdict=pl.when(pl.col("lost").is_null()).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
+        verdict=pl.when(pl.col("lost").is_not_null())
+        .then(pl.lit("unproven"))
+        .when(theirs)
+        .then(pl.lit("leak"))
+        .otherwise(pl.lit("integrity")),
         missing="lost",
+        other_requests=pl.col("other_requests").fill_null([]),
+        other_tenants=pl.col("other_tenants").fill_null([]),
         why=pl.format(
-            "{} of transfer {} arrived with other bytes than were sent",
+            "{} of transfer {} arrived with other bytes{} than were sent{}",
             several_of(pl.col("pages").list.len(), "page"),
             "transfer",
+            _where(),
+            pl.when(theirs)
+            .then(
+                pl.format(
+                    ", some with those that had been sent from pages of {}", pl.col("other_requests").list.join(", ")
+                )
+            )
+            .otherwise(pl.lit("")),
         ),
+    )
+
+
+def _sent_for_others(rows: pl.DataFrame, altered: pl.DataFrame) -> pl.DataFrame:
+    """Whose bytes they are that arrived instead, where these were sent before, for other tenants alone.
+
+    Columns: those of `_TRANSFER`, other_requests, other_tenants, other_evs.
+    """
+    sent = rows.filter(pl.col("at") == "send").select(
+        "digest", "layer", "basis", other_ev="ev", other_request="holder", other_tenant="tenant"
+    )
+    telling = altered.filter((pl.col("layer") > 0) | (pl.col("layers") == 1)).with_row_index("one")
+    matches = telling.join(sent, on=["digest", "layer", "basis"]).filter(pl.col("other_ev") < pl.col("ev"))
+    own = (pl.col("other_tenant") == pl.col("tenant")).fill_null(True).any().over("one")
+    return (
+        matches.filter(~own)
+        .sort("other_ev")
+        .unique("one", keep="first", maintain_order=True)
+        .group_by(_TRANSFER, maintain_order=True)
+        .agg(
+            other_requests=pl.col("other_request").drop_nulls().unique(maintain_order=True),
+            other_tenants=pl.col("other_tenant").unique(maintain_order=True),
+            other_evs=pl.col("other_ev").unique(maintain_order=True),
+        )
     )
 
 
@@ -150,7 +210,8 @@ RULE = Rule(
         "Device-side fingerprints show that a page, read or received in a new generation, still has "
         "exactly the bytes of its previous generation, although its load or write was reported complete; "
         "or that the bytes that arrived are not those that were sent. The ownership record can be in "
-        "order all the same. It is a leak when the earlier generation belonged to another tenant."
+        "order all the same. Where each layer has a fingerprint of its own, the layers are named. It is a leak when "
+        "the earlier generation belonged to another tenant, or when what arrived had been sent for another tenant."
     ),
     needs=(),
     false_positives=(

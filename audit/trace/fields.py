@@ -70,7 +70,13 @@ _ALL: tuple[Field, ...] = (
     Field("step", Form.INT, "Number of the device step.", minimum=0),
     Field("dummy", Form.BOOL, "The step runs padding only."),
     Field("cause", Form.TEXT, "Why pages were copied or moved.", free_text=True),
-    Field("digests", Form.TEXTS, "Device-side fingerprints of page bytes, parallel to `pages`."),
+    Field(
+        "digests",
+        Form.TEXTS,
+        "Device-side fingerprints of page bytes, parallel to `pages`: any text that is equal for equal bytes. "
+        "`SCHEME/SLOTS:LAYER.LAYER...`, with hexadecimal digits for each layer, tells the layers apart, and says that "
+        "the first SLOTS slots were looked at; only those with the same scheme and slots are compared.",
+    ),
     Field("at", Form.TEXT, "Moment at which digests were taken: `alloc`, `free`, `read`, `send`, `receive`."),
     # transfers
     Field("transfer", Form.NAME, "Room or connector id of a transfer."),

@@ -40,9 +40,9 @@ def test_a_stated_generation_is_believed() -> None:
     assert verdicts(ID, digest(owned(trace, 3, "r2", "t-b"), 4, "read", "b:1", gen=7)) == []
 
 
-def moved(sent: str = "b:1", got: str = "b:1", **begin: object) -> Trace:
+def moved(sent: str = "b:1", got: str = "b:1", before: Trace | None = None, **begin: object) -> Trace:
     """r1's page 9 goes to page 4 of the other side."""
-    trace = owned(Trace(), 1, "r1", "t-a")
+    trace = owned(before or Trace(), 1, "r1", "t-a")
     given = {"src_pool": SRC, "src_pages": [9], "dst_pool": DST, "dst_pages": [4], "tokens": 16} | begin
     trace.add(2, "p/0", "transfer.begin", transfer="x", request="r1", **given)
     digest(trace, 3, "send", sent, pool=SRC, pages=[9])
@@ -105,3 +105,67 @@ def test_content_that_arrived_as_sent_may_equal_what_was_there_before() -> None:
     )  # fmt: skip
     digest(trace, 3, "send", "b:1", pool=SRC, pages=[9])
     assert verdicts(ID, digest(trace, 5, "receive", "b:1")) == []
+
+
+def whys(trace: Trace) -> list[str]:
+    return [f["why"] for f in judge(ID, trace)]
+
+
+def layered(old: str, new: str) -> Trace:
+    trace = digest(owned(Trace(), 1, "r1", "t-a"), 2, "free", old)
+    return digest(owned(trace, 3, "r2", "t-b"), 4, "receive", new)
+
+
+def test_a_layer_that_is_left_over_is_found_and_named() -> None:
+    (found,) = judge(ID, layered("nh/4:a1.b1.c1", "nh/4:a2.b1.c1"))
+    assert (found["request"], found["verdict"], found["other_tenants"]) == ("r2", "leak", ["t-a"])
+    assert found["why"] == "1 page still had in layers 1, 2 the bytes that it had under r1 one generation earlier"
+    assert "layer" not in whys(layered("nh/4:a1.b1", "nh/4:a1.b1"))[0]
+
+
+def test_layer_0_alone_says_nothing() -> None:
+    assert whys(layered("nh/4:a1.b1", "nh/4:a1.b2")) == []
+
+
+def test_only_what_was_taken_of_the_same_slots_is_compared() -> None:
+    assert whys(layered("nh/4:a1.b1", "nh/3:a1.b1")) == []
+    assert whys(moved("nh/1:a1.b1", "nh/4:a2.b2")) == []
+
+
+def test_a_layer_that_did_not_arrive_is_named() -> None:
+    assert whys(moved("nh/4:a1.b1", "nh/4:a1.b1")) == []
+    assert whys(moved("nh/4:a1.b1", "nh/4:a1.b2")) == [
+        "1 page of transfer x arrived with other bytes in layer 1 than were sent"
+    ]
+    assert whys(moved("nh/4:a1.b1", "nh/4:a2.b2")) == ["1 page of transfer x arrived with other bytes than were sent"]
+
+
+def exchanged(tenant: str, sent: str, got: str) -> Trace:
+    """Before r1's transfer, page 8 of the other side was sent for r0."""
+    trace = Trace().add(0.1, "p/0", "page.alloc", pool=SRC, pages=[8], request="r0", tenant=tenant)
+    return moved("nh/4:a1.b1", got, digest(trace, 0.2, "send", sent, pool=SRC, pages=[8]))
+
+
+def test_bytes_that_had_been_sent_for_another_tenant_are_a_leak() -> None:
+    (found,) = judge(ID, exchanged("t-b", "nh/4:a9.b9", "nh/4:a1.b9"))
+    assert (found["verdict"], found["other_requests"], found["other_tenants"]) == ("leak", ["r0"], ["t-b"])
+    assert verdicts(ID, exchanged("t-a", "nh/4:a9.b9", "nh/4:a1.b9")) == [("r1", "integrity")]
+    assert verdicts(ID, exchanged("t-b", "nh/4:a9.b9", "nh/4:a9.b8")) == [("r1", "integrity")]
+
+
+def test_of_many_transfers_over_the_same_pages_each_is_held_against_its_own() -> None:
+    trace = Trace()
+    for at in range(200):
+        name, t = f"r{at}", 10.0 * at
+        trace.add(t + 1, "p/0", "page.alloc", pool=SRC, pages=[9], request=name, tenant="t-a")
+        owned(trace, t + 1, name, "t-a")
+        given = {"src_pool": SRC, "src_pages": [9], "dst_pool": DST, "dst_pages": [4], "tokens": 16}
+        trace.add(t + 2, "p/0", "transfer.begin", transfer=f"x{at}", request=name, **given)
+        named: dict[str, object] = {"transfer": f"x{at}"} if at % 2 else {}
+        digest(trace, t + 3, "send", f"b:{at}", pool=SRC, pages=[9], **named)
+        trace.add(t + 4, "d/0", "page.write", pool=DST, pages=[4], request=name, op="transfer")
+        digest(trace, t + 5, "receive", "b:odd" if at in (60, 61) else f"b:{at}", **named)
+        digest(trace, t + 6, "read", f"b:{at}")
+        trace.add(t + 7, "p/0", "page.free", pool=SRC, pages=[9], request=name)
+        trace.add(t + 7, "d/0", "page.free", pool=DST, pages=[4], request=name)
+    assert verdicts(ID, trace) == [("r60", "integrity"), ("r61", "integrity")]

@@ -1,0 +1,66 @@
+"""Canary rows say which rows nobody wrote since a free, and which were written while nobody owned them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu_tracer.conftest import REASON
+
+torch = pytest.importorskip("torch", reason=REASON)
+
+from kvwitness.gpu_tracer.content.canary import BYTES, Canaries  # noqa: E402
+from kvwitness.gpu_tracer.content.layout import Part, by_page  # noqa: E402
+
+SECRET = b"a secret for the tests"
+TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8]
+
+
+def cache(kind: torch.dtype = torch.bfloat16, pages: int = 6, size: int = 4) -> tuple[torch.Tensor, list[Part]]:
+    memory = torch.zeros(2, pages, size, 2, 64).to(kind)
+    return memory, [by_page(0, "K", memory[0]), by_page(0, "V", memory[1])]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_a_tag_is_finite_and_takes_only_the_head_of_a_row(kind: torch.dtype) -> None:
+    memory, parts = cache(kind, 64)
+    canaries = Canaries(parts, SECRET)
+    canaries.plant(range(64), [3] * 64)
+    assert bool(memory.float().isfinite().all())
+    taken = BYTES // memory.element_size()
+    assert not bool(memory[..., 1, :].float().any() or memory[..., 0, taken:].float().any())
+    assert bool(canaries.present(range(64), [3] * 64).all())
+
+
+def test_each_row_that_is_written_loses_its_tag_and_no_other() -> None:
+    memory, parts = cache()
+    canaries = Canaries(parts, SECRET)
+    canaries.plant([1, 4], [1, 1])
+    memory[0, 4, 2] = 1.0  # K of one slot, while V of it is lost
+    left = canaries.present([4, 1], [1, 1])
+    assert [tuple(at) for at in (~left).nonzero().tolist()] == [(0, 0, 2)]
+
+
+def test_a_tag_tells_which_free_left_it() -> None:
+    memory, parts = cache()
+    canaries = Canaries(parts, SECRET)
+    canaries.plant([1, 2], [1, 5])
+    assert not bool(canaries.present([1, 2], [2, 4]).any())
+    memory[:, 3] = memory[:, 1]  # the bytes of another page are not its own
+    assert not bool(canaries.present([3], [1]).any())
+    assert not bool(Canaries(parts, SECRET + b"!").present([1, 2], [1, 5]).any())
+
+
+def test_a_write_to_a_page_that_nobody_owns_is_seen_on_that_page() -> None:
+    memory, parts = cache()
+    canaries = Canaries(parts, SECRET)
+    canaries.plant([1, 2, 3], [1, 1, 1])
+    memory[1, 2, 0, 0, 0] += 1
+    intact = canaries.present([1, 2, 3], [1, 1, 1]).all(-1).all(0)
+    assert intact.tolist() == [True, False, True]
+
+
+def test_rows_that_have_no_room_are_refused() -> None:
+    with pytest.raises(ValueError, match="part scales"):
+        Canaries([by_page(0, "scales", torch.zeros(2, 2, 1, 3))], SECRET)
+    with pytest.raises(ValueError, match="part K"):
+        Canaries([by_page(0, "K", torch.zeros(2, 2, 64, 8).transpose(2, 3))], SECRET)
