@@ -38,7 +38,7 @@ class Told:
     """In one sentence, what the engine does wrong."""
     rules: tuple[str, ...]
     """Rules that must find it; others may as well."""
-    request: str = "ask"
+    request: str = "r-ask"
     """The request whose answer holds the other tenant's secret."""
     also: str | None = None
     """Another request that reads what is not its own, although its answer need not show it."""
@@ -51,7 +51,7 @@ TOLD: dict[Fault, Told] = {
     Fault.PLACEHOLDER: Told(
         "prefill refuses the over-long prompt, and hands over a placeholder of one token as if it were the prompt",
         ("unwritten-page-read", "uncovered-read", "false-transfer-complete", "over-limit-success", "stale-content"),
-        "long",
+        "r-long",
     ),
     Fault.DROPPED_PAGES: Told(
         "the transfer never lands, and is reported page by page as if it had: only the bytes tell",
@@ -72,19 +72,19 @@ TOLD: dict[Fault, Told] = {
     Fault.FREE_WHILE_READING: Told(
         "the pages of a running request are freed, and filled for the next one, in the middle of a step",
         ("freed-in-step", "foreign-page-read"),
-        also="beside",
+        also="r-beside",
         elsewhere=("late-write",),
     ),
     Fault.DOUBLE_ISSUE: Told(
         "the pages of a running request are handed out a second time",
         ("foreign-page-read",),
-        also="beside",
+        also="r-beside",
         elsewhere=("double-ownership",),
     ),
     Fault.STALE_REFERENCE: Told(
         "a prefix that was evicted stays findable, and is found after its pages have been filled for somebody else",
         ("foreign-page-read",),
-        also="after",
+        also="r-after",
         elsewhere=("foreign-page-read",),
     ),
 }

@@ -25,11 +25,11 @@ def answers(outcome: Outcome, fault: Fault, guard: Guard) -> Iterator[str]:
     """The traffic, as the clients saw it, and what the answers depend on."""
     yield from _wrapped(f"Fault {fault}: {TOLD[fault].happens}.{_GUARDED[guard]}")
     yield ""
-    yield "request  tenant   prompt  status  answer"
+    yield "request   tenant   prompt  status  answer"
     for one in outcome.answers:
         mark = f"   <- the secret of {ASH}" if outcome.tells(one) else ""
         said = repr(one.text) if one.status == 200 else ""
-        yield f"{one.job.request:7}  {one.job.tenant:7}  {len(one.job.prompt):6}  {one.status:6}  {said}{mark}".rstrip()
+        yield f"{one.job.request:8}  {one.job.tenant:7}  {len(one.job.prompt):6}  {one.status:6}  {said}{mark}".rstrip()
     yield ""
     told = [one for one in outcome.answers if outcome.tells(one)]
     for one in told[:1]:
@@ -78,7 +78,7 @@ def fingerprints(pool: str, page: int, rows: list[dict[str, str]]) -> Iterator[s
     for row in rows[-4:]:
         basis, _, layers = row["digest"].partition(":")
         slots = basis.partition("/")[2]
-        yield f"  {row['time']}  {row['at']:7}  {row['request']:7}  {slots:>2}  {layers.replace('.', '  ')}"
+        yield f"  {row['time']}  {row['at']:7}  {row['request']:8}  {slots:>2}  {layers.replace('.', '  ')}"
 
 
 def onward(judged: Judged, store: Path) -> Iterator[str]:

@@ -43,7 +43,7 @@ def script(secret: str = SECRET, seed: int = 0, suffix: str = "") -> Script:
     note = f"a note: {things[2]}; and once more, a note:"
 
     def job(what: str, tenant: str, prompt: str) -> Job:
-        return Job(f"{what}{suffix}", tenant, prompt)
+        return Job(f"r-{what}{suffix}", tenant, prompt)
 
     return Script(
         warm=job("warm", BIRCH, f"{prefix}good day:"),

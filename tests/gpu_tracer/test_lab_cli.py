@@ -28,9 +28,9 @@ def test_the_leak_and_its_incident_on_one_screen(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) <= 40
     (leaked,) = [line for line in lines if "the secret of t-ash" in line]
-    assert leaked.split()[:5] == ["long", "t-birch", "148", "200", "'7391;'"]
+    assert leaked.split()[:5] == ["r-long", "t-birch", "148", "200", "'7391;'"]
     (incident,) = [line for line in lines if line.startswith("inc-")]
-    assert incident.endswith("LEAK  request long of t-birch, content of t-ash")
+    assert incident.endswith("LEAK  request r-long of t-birch, content of t-ash")
     assert "  pages 1-19 of decode-0/0/kv, generations 2, 5, 6, 7" in lines
 
 

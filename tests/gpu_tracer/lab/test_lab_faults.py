@@ -107,7 +107,7 @@ def test_no_text_is_on_record() -> None:
 def test_without_a_fault_nothing_is_found(guard: Guard) -> None:
     outcome, found = seen(Fault.NONE, guard)
     assert outcome.depending == []
-    assert {one.status for one in outcome.answers if one.job.request == "long"} == {400}
+    assert {one.status for one in outcome.answers if one.job.request == "r-long"} == {400}
     assert found.findings == []
     assert set(found.verdicts.values()) == {"clean"}
 
