@@ -12,13 +12,13 @@ from pathlib import Path
 
 import polars as pl
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.pipeline import Progress
 from kvwitness.audit.runs import audit_store
 from kvwitness.audit.scenarios.incident_155 import generate
 from kvwitness.audit.scenarios.recorded import SGLANG_PLACEHOLDER
 from kvwitness.audit.store import Store
+from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.trace import TraceReader
 
 RECORDED_LEAKS: Mapping[str, frozenset[str]] = {

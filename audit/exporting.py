@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.audit.masking import Mask
+from kvwitness.audit.overall.masking import Mask
 from kvwitness.audit.queries import queries
 from kvwitness.audit.store import Pseudonyms, Store, views
 from kvwitness.audit.store import sql as quoting

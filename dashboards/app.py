@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from kvwitness.audit.fleet import lag_in_words
+from kvwitness.audit.overall.fleet import lag_in_words
 from kvwitness.audit.store import NoStore
 from kvwitness.dashboards import desk, look
 from kvwitness.dashboards.roles import Role, login, role

@@ -14,15 +14,16 @@ import polars as pl
 import streamlit as st
 
 import kvwitness.audit
-from kvwitness.audit import coverage, matrix, pagemap, standing
-from kvwitness.audit.answer import Answer, result_table
-from kvwitness.audit.dossier import Dossier, open_dossier, open_request
-from kvwitness.audit.fleet import Fleet, Lag, fleet, lag
-from kvwitness.audit.history import page_history
-from kvwitness.audit.masking import Mask
-from kvwitness.audit.overview import incident_rows
-from kvwitness.audit.search import Found, find_requests
+from kvwitness.audit.overall import coverage, matrix, standing
+from kvwitness.audit.overall.fleet import Fleet, Lag, fleet, lag
+from kvwitness.audit.overall.masking import Mask
+from kvwitness.audit.overall.overview import incident_rows
+from kvwitness.audit.overall.search import Found, find_requests
 from kvwitness.audit.store import Pseudonyms, Store
+from kvwitness.audit.telling import pagemap
+from kvwitness.audit.telling.answer import Answer, result_table
+from kvwitness.audit.telling.dossier import Dossier, open_dossier, open_request
+from kvwitness.audit.telling.history import page_history
 from kvwitness.dashboards.roles import names_hidden
 from kvwitness.dashboards.settings import Settings
 

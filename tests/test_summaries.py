@@ -8,15 +8,15 @@ import polars as pl
 import pytest
 
 import kvwitness.audit
-from kvwitness.audit.answer import Answer, result_table
-from kvwitness.audit.fleet import bucket_ns, fleet, lag, near_limit, over_time
-from kvwitness.audit.lengths import by_length, by_outcome, limits_met
-from kvwitness.audit.matrix import sharing
-from kvwitness.audit.promises import figures, policies
+from kvwitness.audit.overall.fleet import bucket_ns, fleet, lag, near_limit, over_time
+from kvwitness.audit.overall.lengths import by_length, by_outcome, limits_met
+from kvwitness.audit.overall.matrix import sharing
+from kvwitness.audit.overall.promises import figures, policies
+from kvwitness.audit.overall.search import find_requests
+from kvwitness.audit.overall.standing import standings
 from kvwitness.audit.runs import audit_store
-from kvwitness.audit.search import find_requests
-from kvwitness.audit.standing import standings
 from kvwitness.audit.store import Store
+from kvwitness.audit.telling.answer import Answer, result_table
 from kvwitness.audit.trace import TraceReader
 
 CASES = Path(__file__).parent / "cases"

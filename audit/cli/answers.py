@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import judge_file
 from kvwitness.audit.cli.output import say
 from kvwitness.audit.cli.progress import stages
@@ -17,6 +16,7 @@ from kvwitness.audit.cli.stores import open_store
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.pipeline import Judgement
 from kvwitness.audit.store import Store
+from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.wording import moment
 
 STDIN = "-"

@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import as_document
-from kvwitness.audit.buyer import buyers_view
 from kvwitness.audit.cli.answers import TraceOption, judge_named
 from kvwitness.audit.cli.buyer import buyer_blocks
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
@@ -18,9 +16,11 @@ from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.stores import open_store
 from kvwitness.audit.cli.summary import summary
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.audit.overview import alarming, verdict_in_words
+from kvwitness.audit.overall.buyer import buyers_view
+from kvwitness.audit.overall.overview import alarming, verdict_in_words
 from kvwitness.audit.pipeline import Judgement
 from kvwitness.audit.runs import audit_store
+from kvwitness.audit.telling.answer import Answer
 
 app = typer.Typer(add_completion=False)
 

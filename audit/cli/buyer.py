@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvwitness.audit.buyer import UNKNOWABLE, BuyersView, Question
 from kvwitness.audit.cli.tables import Block, Prose, Table
+from kvwitness.audit.overall.buyer import UNKNOWABLE, BuyersView, Question
 
 SHOWN = 20
 """Requests to ask about that are shown in the table; the letter has all."""

@@ -21,9 +21,9 @@ from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.summary import incident_table
 from kvwitness.audit.cli.tables import Block, Prose
 from kvwitness.audit.demo import Scene, incident_155, prepare, recorded
-from kvwitness.audit.dossier import open_dossier
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.audit.overview import incident_rows, looked_at, verdict_in_words
+from kvwitness.audit.overall.overview import incident_rows, looked_at, verdict_in_words
+from kvwitness.audit.telling.dossier import open_dossier
 from kvwitness.audit.wording import several
 
 app = typer.Typer(add_completion=False)

@@ -12,10 +12,10 @@ from kvwitness.audit.cli.answers import TraceOption, find_answer
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer
 from kvwitness.audit.cli.tables import Block, Prose, Table
-from kvwitness.audit.dossier import Dossier, open_dossier
-from kvwitness.audit.exhibits import exhibits, statements
-from kvwitness.audit.history import collapsed
-from kvwitness.audit.story import tell
+from kvwitness.audit.telling.dossier import Dossier, open_dossier
+from kvwitness.audit.telling.exhibits import exhibits, statements
+from kvwitness.audit.telling.history import collapsed
+from kvwitness.audit.telling.story import tell
 from kvwitness.audit.trace import compress_pages
 from kvwitness.audit.wording import clock_for, page_text, runs_text, several, span_text
 

@@ -12,7 +12,7 @@ from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOptio
 from kvwitness.audit.cli.output import Format, Printer, say
 from kvwitness.audit.cli.stores import tenant_name
 from kvwitness.audit.cli.summary import incident_table
-from kvwitness.audit.overview import incident_rows
+from kvwitness.audit.overall.overview import incident_rows
 from kvwitness.audit.pagesets import in_ranges
 from kvwitness.audit.rules.model import Verdict
 from kvwitness.audit.wording import several

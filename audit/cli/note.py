@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.stores import open_store
 from kvwitness.audit.cli.tables import Table
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Deed
+from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.wording import second
 
 app = typer.Typer(add_completion=False)

@@ -11,7 +11,7 @@ from kvwitness.audit.cli.answers import TraceOption, find_answer
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.tables import Table
-from kvwitness.audit.history import collapsed, lives, page_history, split_page
+from kvwitness.audit.telling.history import collapsed, lives, page_history, split_page
 from kvwitness.audit.wording import clock_for, duration, several, span_text
 
 app = typer.Typer(add_completion=False)

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.cli.answers import TraceOption, find_answer
 from kvwitness.audit.cli.explain import findings, pages_of, told_findings
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer
 from kvwitness.audit.cli.tables import Block, Prose, Table
-from kvwitness.audit.dossier import Dossier, open_request
-from kvwitness.audit.history import collapsed, holdings, timeline
-from kvwitness.audit.overview import MEANING
+from kvwitness.audit.overall.overview import MEANING
+from kvwitness.audit.telling.answer import Answer
+from kvwitness.audit.telling.dossier import Dossier, open_request
+from kvwitness.audit.telling.history import collapsed, holdings, timeline
 from kvwitness.audit.trace import compress_pages
 from kvwitness.audit.wording import clock_for, moment, page_text, runs_text, span_text
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import request_name
 from kvwitness.audit.cli.tables import Block, Prose, Table
-from kvwitness.audit.overview import (
+from kvwitness.audit.overall.overview import (
     MEANING,
     incident_rows,
     looked_at,
@@ -15,6 +14,7 @@ from kvwitness.audit.overview import (
     verdict_counts,
     verdict_in_words,
 )
+from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.wording import first_few, listing, second
 
 SHOWN = 10

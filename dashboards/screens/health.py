@@ -8,8 +8,8 @@ import polars as pl
 import streamlit as st
 
 from kvwitness.audit.alerts.status import status
-from kvwitness.audit.fleet import lag_in_words
-from kvwitness.audit.upkeep import imports, losses, runs, sizes
+from kvwitness.audit.overall.fleet import lag_in_words
+from kvwitness.audit.overall.upkeep import imports, losses, runs, sizes
 from kvwitness.audit.wording import several
 from kvwitness.dashboards import desk, look
 

@@ -7,14 +7,14 @@ import io
 import polars as pl
 import streamlit as st
 
-from kvwitness.audit import report
-from kvwitness.audit.dossier import Dossier
-from kvwitness.audit.exhibits import statements
-from kvwitness.audit.lanes import concerned, lanes
+from kvwitness.audit.overall.standing import CLOSED
 from kvwitness.audit.rules import RULES
-from kvwitness.audit.standing import CLOSED
 from kvwitness.audit.store import Deed
-from kvwitness.audit.story import headline, tell, victims
+from kvwitness.audit.telling import report
+from kvwitness.audit.telling.dossier import Dossier
+from kvwitness.audit.telling.exhibits import statements
+from kvwitness.audit.telling.lanes import concerned, lanes
+from kvwitness.audit.telling.story import headline, tell, victims
 from kvwitness.audit.wording import page_text
 from kvwitness.dashboards import charts, desk, look
 from kvwitness.dashboards.roles import login, may_write

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 
-from kvwitness.audit.overview import MEANING
+from kvwitness.audit.overall.overview import MEANING
+from kvwitness.audit.overall.standing import STANDINGS
 from kvwitness.audit.rules.model import Verdict
-from kvwitness.audit.standing import STANDINGS
 from kvwitness.audit.wording import several
 from kvwitness.dashboards import desk, look
 from kvwitness.dashboards.parts import incident_row

@@ -8,7 +8,7 @@ import polars as pl
 import streamlit as st
 
 from kvwitness.audit.alerts.config import load
-from kvwitness.audit.promises import acceptances, figures, policies
+from kvwitness.audit.overall.promises import acceptances, figures, policies
 from kvwitness.dashboards import charts, desk, look
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 
-from kvwitness.audit.fleet import all_covered, bucket_ns, near_limit, over_time
-from kvwitness.audit.overview import MEANING, verdict_counts
-from kvwitness.audit.standing import by_verdict, unsettled
+from kvwitness.audit.overall.fleet import all_covered, bucket_ns, near_limit, over_time
+from kvwitness.audit.overall.overview import MEANING, verdict_counts
+from kvwitness.audit.overall.standing import by_verdict, unsettled
 from kvwitness.audit.wording import duration
 from kvwitness.dashboards import charts, desk, look
 from kvwitness.dashboards.parts import incident_row

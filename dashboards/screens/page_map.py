@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from kvwitness.audit.history import collapsed
-from kvwitness.audit.pagemap import STATES, PageMap, Pool
+from kvwitness.audit.telling.history import collapsed
+from kvwitness.audit.telling.pagemap import STATES, PageMap, Pool
 from kvwitness.audit.wording import duration, several, span_text
 from kvwitness.dashboards import charts, desk, look
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 
-from kvwitness.audit.dossier import Dossier
-from kvwitness.audit.history import collapsed, holdings, timeline
-from kvwitness.audit.lengths import by_length, by_outcome, limits_met
-from kvwitness.audit.overview import MEANING
+from kvwitness.audit.overall.lengths import by_length, by_outcome, limits_met
+from kvwitness.audit.overall.overview import MEANING
 from kvwitness.audit.rules.model import Verdict
 from kvwitness.audit.summaries import OUTCOMES
+from kvwitness.audit.telling.dossier import Dossier
+from kvwitness.audit.telling.history import collapsed, holdings, timeline
 from kvwitness.audit.wording import page_text, runs_text, several, span_text
 from kvwitness.dashboards import charts, desk, look
 

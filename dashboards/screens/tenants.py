@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import streamlit as st
 
-from kvwitness.audit.matrix import PROBING
+from kvwitness.audit.overall.matrix import PROBING
 from kvwitness.dashboards import charts, desk, look
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from kvwitness import __version__
-from kvwitness.audit.dossier import Dossier
-from kvwitness.audit.exhibits import exhibits, statements
-from kvwitness.audit.history import collapsed
 from kvwitness.audit.rules import RULES
-from kvwitness.audit.story import headline, tell
+from kvwitness.audit.telling.dossier import Dossier
+from kvwitness.audit.telling.exhibits import exhibits, statements
+from kvwitness.audit.telling.history import collapsed
+from kvwitness.audit.telling.story import headline, tell
 from kvwitness.audit.wording import moment, page_text, runs_text, span_text
 
 _STYLE = """

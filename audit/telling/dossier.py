@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 
 from kvwitness.audit import relations
-from kvwitness.audit.answer import ARRIVAL, Answer
 from kvwitness.audit.api import request_name
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.telling.answer import ARRIVAL, Answer
 
 CONTEXT = ["engine.pool", "engine.limits", "engine.clock"]
 """Events about engines that say how to read the others."""

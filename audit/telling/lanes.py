@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from kvwitness.audit.dossier import Dossier
-from kvwitness.audit.exhibits import shows
+from kvwitness.audit.telling.dossier import Dossier
+from kvwitness.audit.telling.exhibits import shows
 from kvwitness.audit.trace import compress_pages
 
 KINDS = {

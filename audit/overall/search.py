@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.store import Store
+from kvwitness.audit.telling.answer import Answer
 
 
 @dataclass(frozen=True)

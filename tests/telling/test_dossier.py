@@ -7,14 +7,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import judge_file
-from kvwitness.audit.dossier import open_dossier, stretches
 from kvwitness.audit.runs import audit_store
 from kvwitness.audit.store import Store
+from kvwitness.audit.telling.answer import Answer
+from kvwitness.audit.telling.dossier import open_dossier, stretches
 from kvwitness.audit.trace import load_trace
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parents[1] / "cases"
 
 
 @pytest.mark.parametrize("case", ["k01-oversize-stub-handoff", "real-sglang-0519-placeholder"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from kvwitness.audit.standing import by_verdict, standings, unsettled
+from kvwitness.audit.overall.standing import by_verdict, standings, unsettled
 
 INCIDENTS = pl.DataFrame(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from kvwitness.audit.overview import ALARMING
+from kvwitness.audit.overall.overview import ALARMING
 from kvwitness.audit.store import Deed
 
 OPEN, ACKNOWLEDGED, CLOSED, CHANGED = "open", "acknowledged", "closed", "changed since closed"

@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from kvwitness.audit import pagemap
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import judge_file
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.provenance.order import ordered
+from kvwitness.audit.telling import pagemap
+from kvwitness.audit.telling.answer import Answer
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parents[1] / "cases"
 TRACES = ["real-sglang-0519-placeholder", "real-vllm-healthy", "k01-oversize-stub-handoff", "f01-common-system-prompt"]
 
 

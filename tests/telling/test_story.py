@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import judge_file
-from kvwitness.audit.dossier import Dossier, open_dossier
-from kvwitness.audit.story import headline, tell, victims
+from kvwitness.audit.telling.answer import Answer
+from kvwitness.audit.telling.dossier import Dossier, open_dossier
+from kvwitness.audit.telling.story import headline, tell, victims
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parents[1] / "cases"
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.store import Pseudonyms
+from kvwitness.audit.telling.answer import Answer
 
 TENANTS = frozenset({"tenant", "other_tenant", "other_tenants", "tenants", "reader", "readers", "publisher_tenant"})
 """Columns that hold tenants."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kvwitness.audit.answer import ARRIVAL, Answer
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.provenance.order import clock_statements, ordered
+from kvwitness.audit.telling.answer import ARRIVAL, Answer
 
 HELD, SHARED, KEPT, FREE, RESERVED, UNKNOWN = "held", "shared", "kept", "free", "reserved", "unknown"
 STATES = {

@@ -9,15 +9,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kvwitness.audit import report
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import judge_file
-from kvwitness.audit.dossier import Dossier, open_dossier
-from kvwitness.audit.lanes import lanes
-from kvwitness.audit.masking import Mask
+from kvwitness.audit.overall.masking import Mask
 from kvwitness.audit.store import Pseudonyms
+from kvwitness.audit.telling import report
+from kvwitness.audit.telling.answer import Answer
+from kvwitness.audit.telling.dossier import Dossier, open_dossier
+from kvwitness.audit.telling.lanes import lanes
 
-CASE = Path(__file__).parent / "cases" / "real-sglang-0519-placeholder.jsonl"
+CASE = Path(__file__).parents[1] / "cases" / "real-sglang-0519-placeholder.jsonl"
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from kvwitness.audit import coverage
+from kvwitness.audit.overall import coverage
 from kvwitness.audit.store.views.results import GAPS, KINDS_SEEN
 
 LIFE = ["page.alloc", "page.free", "page.write", "page.read"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kvwitness.audit import coverage
-from kvwitness.audit.answer import Answer
-from kvwitness.audit.overview import verdict_counts, verdict_in_words
-from kvwitness.audit.standing import unsettled
+from kvwitness.audit.overall import coverage
+from kvwitness.audit.overall.overview import verdict_counts, verdict_in_words
+from kvwitness.audit.overall.standing import unsettled
 from kvwitness.audit.store import Store
+from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.wording import duration, several
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import duckdb
 import pytest
 
-from kvwitness.audit.answer import Answer
-from kvwitness.audit.derivation import derived, pages_of
-from kvwitness.audit.dossier import open_dossier
-from kvwitness.audit.exhibits import statements
 from kvwitness.audit.runs import audit_store
 from kvwitness.audit.store import Store
+from kvwitness.audit.telling.answer import Answer
+from kvwitness.audit.telling.derivation import derived, pages_of
+from kvwitness.audit.telling.dossier import open_dossier
+from kvwitness.audit.telling.exhibits import statements
 from kvwitness.collectors.importing import import_file
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parents[1] / "cases"
 NAMES = sorted(path.stem for path in CASES.glob("*.jsonl"))
 FROM_EVENTS = {
     "k01-oversize-stub-handoff": "leak",

@@ -12,9 +12,9 @@ from typing import Any
 
 import polars as pl
 
-from kvwitness.audit.dossier import Dossier
 from kvwitness.audit.store.sql import text, texts
-from kvwitness.audit.story import READING
+from kvwitness.audit.telling.dossier import Dossier
+from kvwitness.audit.telling.story import READING
 
 MOST_PAGES = 5_000_000
 """With more pages in the events to look at, the query is not tried, for nobody waits a minute for an explanation."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import polars as pl
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import request_name
-from kvwitness.audit.dossier import Dossier
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.audit.exhibits import shows
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.rules.model import STRENGTH
+from kvwitness.audit.telling.answer import Answer
+from kvwitness.audit.telling.dossier import Dossier
+from kvwitness.audit.telling.exhibits import shows
 from kvwitness.audit.trace import compress_pages
 
 _PAIRS = [("pool", "pages"), ("to_pool", "to_pages"), ("src_pool", "src_pages"), ("dst_pool", "dst_pages")]

@@ -8,7 +8,7 @@ import polars as pl
 
 from kvwitness.audit.alerts.config import Acceptance
 from kvwitness.audit.alerts.matching import Matcher
-from kvwitness.audit.pagemap import Pool
+from kvwitness.audit.telling.pagemap import Pool
 
 _FIGURES = {
     "advertised_tokens": "advertised",

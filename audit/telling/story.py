@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from kvwitness.audit.dossier import Dossier
 from kvwitness.audit.rules import RULES
+from kvwitness.audit.telling.dossier import Dossier
 from kvwitness.audit.wording import counted_pages, listing, moment, page_text, positions_text, several
 
 READING = {

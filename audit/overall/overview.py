@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kvwitness.audit.answer import Answer
 from kvwitness.audit.api import request_name
 from kvwitness.audit.rules.model import Verdict
+from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.wording import listing, moment, several
 
 ALARMING = (Verdict.LEAK, Verdict.INTEGRITY, Verdict.EXPOSURE)

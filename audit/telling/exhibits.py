@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from kvwitness.audit.derivation import derived, pages_of
-from kvwitness.audit.dossier import Dossier
 from kvwitness.audit.store.sql import text, texts
+from kvwitness.audit.telling.derivation import derived, pages_of
+from kvwitness.audit.telling.dossier import Dossier
 from kvwitness.audit.trace import compress_pages
 from kvwitness.audit.wording import listing, several
 
