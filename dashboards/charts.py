@@ -100,7 +100,7 @@ def matrix(frame: pl.DataFrame) -> Any:
 
 
 def lanes(frame: pl.DataFrame, *, by_time: bool) -> Any:
-    """Marks on ranges of pages (`kvwitness.audit.telling.lanes`), from the first event to the last; a panel for each pool."""
+    """Marks on ranges of pages (`kvwitness.audit.telling.lanes`), from first to last event; one panel for each pool."""
     scale = look.tenant_scale(frame["tenant"].to_list())
     drawn = look.as_datetime(look.with_others(frame, scale)).with_columns(
         step=pl.format("{} {}", "order", "kind"), at=pl.col("order")
