@@ -7,6 +7,7 @@ from typing import Any
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layout import (
     N_STEPS,
+    NO_COVER,
     PF_CO,
     PF_KNOWN,
     PF_PUBLISHED,
@@ -109,7 +110,7 @@ def alloc_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: in
     cold.reported = -1
     state.ord = -1
     if rp >= 0:
-        state.ord = w.pairs[rp].next if not w.pairs[rp].blind else -1
+        state.ord = w.pairs[rp].next if not w.pairs[rp].blind & NO_COVER else -1
         w.pairs[rp].next += 1
         w.pairs[rp].held += 1
 

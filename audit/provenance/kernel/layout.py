@@ -35,12 +35,14 @@ ACTOR = _record("i8", "tenant type exempt end tainted born")
 PAIR = _record("i8", "next cover pending0 pending1 blind share transfer held read reported source began")
 """A request in a pool: next place in its table, positions covered, its shares, transfers and reads (newest first).
 
-`began`: the event with which its present page table began; `blind`: `NO_COVER`, `NO_PLACES`."""
+`began`: the event with which its present page table began; `blind`: `NO_COVER`, `NO_PLACES`, `STRANGE_PAGES`."""
 
 NO_COVER = 1
 """What the request has in this pool is not known well enough to judge reads by it."""
 NO_PLACES = 2
 """It goes on in pages that a session keeps, so that those it got itself do not begin its page table."""
+STRANGE_PAGES = 4
+"""It uses pages that are not known to be its own, so that its page table may have begun before `began`."""
 
 POOL = _record("i8", "base size tokens ordinals sharing source allocs known traced reporters gap_ev")
 

@@ -23,6 +23,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     PF_KNOWN,
     PF_OPEN_WRITE,
     PF_RESERVED,
+    STRANGE_PAGES,
     T_REQUEST,
     T_SESSION,
     T_SNAPSHOT,
@@ -241,6 +242,8 @@ def read_page(
         return
     share, s_lo, s_hi = attachment(w, g, page, actor, rp, ordinal, tokens)
     holder = is_holder(w, g, page, actor, rp, ordinal)
+    if not holder and rp >= 0:
+        w.pairs[rp].blind |= STRANGE_PAGES
     remote = op == OP_TRANSFER or op == OP_OFFLOAD or op == OP_COPY
     n = resolve(w, g, lo, hi)
     if share:

@@ -57,6 +57,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     PH_BEGIN,
     PH_END,
     REPORTERS,
+    STRANGE_PAGES,
     T_REQUEST,
     TS_DONE,
     TS_DRAINED,
@@ -92,6 +93,11 @@ def cover(w: Any, rp: int, lo: int, hi: int) -> None:
         pair.cover = max(pair.cover, pair.pending1)
         pair.pending0 = -1
         pair.pending1 = -1
+
+
+def table_since(w: Any, rp: int) -> int:
+    """From which event on a loss may have hidden a part of the request's page table; -1: from the beginning."""
+    return -1 if w.pairs[rp].blind & STRANGE_PAGES else int(w.pairs[rp].began)
 
 
 def end_of_read(w: Any, e: int, ev: int) -> bool:
@@ -171,7 +177,7 @@ def read_event(w: Any, e: int, ev: int) -> None:
         if page.owner == actor:
             elsewhere = placed and page.ord != place and page.ord >= 0
             if elsewhere and not page.flags & PF_RESERVED and not w.pairs[rp].blind & NO_PLACES:
-                since = w.pairs[rp].began
+                since = table_since(w, rp)
                 emit(w, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, lo, hi, 0)
             if page.rd_hi == 0:
                 page.rd_lo = lo
@@ -210,7 +216,7 @@ def read_event(w: Any, e: int, ev: int) -> None:
     if (
         op == OP_DECODE
         and w.pairs[rp].transfer >= 0
-        and not w.pairs[rp].blind
+        and not w.pairs[rp].blind & NO_COVER
         and tok1 > w.pairs[rp].cover
         and positions
     ):
@@ -299,7 +305,7 @@ def write_event(w: Any, e: int, ev: int) -> None:
             break
         if placed and page.owner == actor and page.ord != first + i and page.ord >= 0 and phase != PH_BEGIN:
             if not page.flags & PF_RESERVED and not w.pairs[rp].blind & NO_PLACES:
-                since = w.pairs[rp].began
+                since = table_since(w, rp)
                 emit(w, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, lo, hi, 0)
         if (
             simple
@@ -417,7 +423,7 @@ def alloc_event(w: Any, e: int, ev: int) -> None:
         w.pairs[rp].began = ev
     if rp >= 0 and not w.pools[pool].known and not w.actors[actor].born:
         w.pairs[rp].blind |= NO_COVER  # it lived before the record did: its table has pages that nobody wrote down
-    placed = rp >= 0 and not w.pairs[rp].blind
+    placed = rp >= 0 and not w.pairs[rp].blind & NO_COVER
     for i in range(w.events[e].p_n):
         number = w.listed[off + i]
         g = base + number

@@ -26,6 +26,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     PF_OPEN_WRITE,
     PF_PUBLISHED,
     PF_RESERVED,
+    STRANGE_PAGES,
     T_REQUEST,
     T_SESSION,
     X_DOUBLE_WRITE,
@@ -96,6 +97,8 @@ def may_write(w: Any, g: int, page: int, pool: int, actor: int, rp: int, op: int
     if owner == actor or (state.flags & PF_CO and cold.co_owner == actor):
         return True
     if not state.flags & PF_KNOWN or not w.pools[pool].allocs:
+        if rp >= 0:
+            w.pairs[rp].blind |= STRANGE_PAGES
         return True  # who holds it was never on record
     kin = owner >= 0 and (
         w.actors[owner].tenant == w.actors[actor].tenant or w.actors[owner].tenant < 0 or w.actors[actor].tenant < 0
@@ -111,6 +114,8 @@ def may_write(w: Any, g: int, page: int, pool: int, actor: int, rp: int, op: int
             record = share_record(w, rp, entry)
             base = (w.shares[record].ord + entry - w.shares[record].off) * w.pools[pool].tokens
             return bool(w.shares[record].tok1 >= 0 and base + lo >= w.shares[record].tok1)
+    if rp >= 0:
+        w.pairs[rp].blind |= STRANGE_PAGES
     return False
 
 
@@ -327,6 +332,8 @@ def move_page(
     w.pages[g2].rd_lo, w.pages[g2].rd_hi = w.pages[g1].rd_lo, w.pages[g1].rd_hi
     w.pages[g2].ord = place
     w.cold[g2].read_ev = w.cold[g1].read_ev
+    # what is said of the page rests on all that befell it, from before it moved
+    w.cold[g2].alloc_ev = min(w.cold[g1].alloc_ev, w.cold[g2].alloc_ev)
     w.pages[g2].flags |= w.pages[g1].flags & (PF_PUBLISHED | PF_KNOWN | PF_CO)
     w.cold[g2].co_owner = w.cold[g1].co_owner
     n = resolve(w, g1, 0, w.pools[pool2].tokens)
