@@ -202,6 +202,7 @@ class View:
             return
         seen.aborting, seen.ended = False, True
         if self.speaks:
+            self.finish_reading(seen)  # what it read came before
             self.tracer.request_aborted(seen.name, by="engine", reason="asked for from outside the scheduler")
 
     def _prune(self) -> None:

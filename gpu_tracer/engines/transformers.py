@@ -103,6 +103,7 @@ def _cancelling(scheduler: Any, *args: Any, **kwargs: Any) -> None:
     for rid in list(scheduler._requests_to_cancel):
         if (seen := view.live.get(rid)) is not None and not seen.over:
             seen.reason, seen.over = "abort", True
+            view.finish_reading(seen)  # what it read came before
             view.tracer.request_aborted(seen.name, by="engine", reason="asked for by the host")
 
 
@@ -332,6 +333,7 @@ def _without_refused(view: View, scheduler: Any, chosen: list[Any], *rest: Any) 
             continue
         queries, cached = queries - future.query_length, cached - int(state.position_offset)
         _log.warning("request %s is refused: what it would read is not its own", seen.name)
+        view.finish_reading(seen)
         view.tracer.request_aborted(seen.name, by="kvwitness", reason="unsound read refused")
         if state in scheduler._requests_to_fork:
             scheduler._requests_to_fork.remove(state)
