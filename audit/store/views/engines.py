@@ -103,7 +103,7 @@ GROUP BY ALL""",
 
 ALERTS = View(
     "alerts",
-    "Alerts that were raised. Nothing raises any yet: always empty, and typed as it will be.",
+    "A place for alerts, typed as they will be: always empty. `kvwitness alerts list` tells those that there are.",
     """\
 SELECT NULL::VARCHAR AS alert, NULL::VARCHAR AS incident, NULL::VARCHAR AS rule, NULL::VARCHAR AS verdict,
   NULL::VARCHAR AS severity, NULL::VARCHAR AS tenant, NULL::VARCHAR AS engine, NULL::VARCHAR AS state,
