@@ -43,9 +43,8 @@ def exhibits(dossier: Dossier) -> list[dict[str, Any]]:
     return [_exhibit(row, dossier) for row in dossier.events.filter(proof | course).iter_rows(named=True)]
 
 
-def _exhibit(row: Row, dossier: Dossier) -> dict[str, Any]:
-    side = "dst_" if row["event"].startswith("transfer.") else ""
-    pool, pages = row[f"{side}pool"], row[f"{side}pages"]
+def as_recorded(row: Row, pool: str | None, pages: list[int] | None) -> dict[str, Any]:
+    """When, by whom and what an event is, on the `pages` of `pool` that it is told about."""
     return {
         "time_ns": row["ref_ns"],
         "source": row["source"],
@@ -54,6 +53,12 @@ def _exhibit(row: Row, dossier: Dossier) -> dict[str, Any]:
         "pool": pool,
         "pages": compress_pages(pages or []),
         "tok": None if row["tok_first"] is None else [row["tok_first"], row["tok_end"]],
+    }
+
+
+def _exhibit(row: Row, dossier: Dossier) -> dict[str, Any]:
+    side = "dst_" if row["event"].startswith("transfer.") else ""
+    return as_recorded(row, row[f"{side}pool"], row[f"{side}pages"]) | {
         "request": row["request"],
         "tenant": row["tenant"] or dossier.tenants.get(row["request"] or ""),
         "shows": shows(row, dossier),

@@ -13,8 +13,7 @@ from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.rules.model import STRENGTH
 from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.telling.dossier import Dossier
-from kvwitness.audit.telling.exhibits import shows
-from kvwitness.audit.trace import compress_pages
+from kvwitness.audit.telling.exhibits import as_recorded, shows
 
 _PAIRS = [("pool", "pages"), ("to_pool", "to_pages"), ("src_pool", "src_pages"), ("dst_pool", "dst_pages")]
 """Columns in which an event names pages, each with that of their pool; an absent `to_pool` means `pool`."""
@@ -235,14 +234,7 @@ def timeline(dossier: Dossier) -> list[dict[str, Any]]:
 def _moment(row: dict[str, Any], dossier: Dossier) -> dict[str, Any]:
     target = row["event"].startswith("transfer.") and row["dst_pool"]
     pool, pages = (row["dst_pool"], row["dst_pages"]) if target else (row["pool"], row["pages"])
-    return {
-        "time_ns": row["ref_ns"],
-        "source": row["source"],
-        "seq": row["seq"],
-        "event": " ".join(word for word in (row["event"], row["op"], row["phase"]) if word),
-        "pool": pool,
-        "pages": compress_pages(pages or []),
-        "tok": None if row["tok_first"] is None else [row["tok_first"], row["tok_end"]],
+    return as_recorded(row, pool, pages) | {
         "note": shows(row, dossier),
         "findings": row["rules"],
     }
