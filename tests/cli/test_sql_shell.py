@@ -62,8 +62,8 @@ class Terminal:
     def interrupt(self) -> str:
         """Press Ctrl-C, again where nobody heard it; returns what is said until the next prompt.
 
-        A signal that arrives after Python's readline has drawn a prompt and before it waits for keys is noticed with the
-        next key only.
+        A signal that arrives after Python's readline has drawn a prompt and before it waits for keys is noticed with
+        the next key only.
         """
         for _ in range(5):
             self.type("\x03")
