@@ -17,8 +17,8 @@ from kvwitness.audit.provenance.replay import Replay
 
 Column = npt.NDArray[Any]
 
-_DERIVED = ("events", "actors", "pools", "scratch", "facts", "fact_pages")
-"""Tables that are made anew: from the record, or for each batch."""
+_DERIVED = ("actors", "pools", "scratch", "facts", "fact_pages")
+"""Tables that are made anew, from the record."""
 
 _TABLES = {name: dtype for name, dtype in k.TABLES.items() if name not in _DERIVED}
 

@@ -44,6 +44,8 @@ class Layout:
     """Name -> index in the directory of the address; the length comes next."""
     records: Mapping[str, Dtype]
     """Tables of records."""
+    columns: Mapping[str, Dtype]
+    """Tables of which each field has a slot of its own, `TABLE.FIELD`: an array of 64-bit numbers."""
     numbers: Mapping[str, Dtype]
     """Tables of plain numbers: signed 64 bits or unsigned 32 bits."""
     single: str
@@ -56,6 +58,7 @@ class Record:
 
     table: str
     address: Any
+    """Of a table of columns: the row."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +331,8 @@ class _Function:
         return self._b.gep(base, [index], inbounds=True, source_etype=row), dtype
 
     def _place(self, record: Record, name: str, node: ast.AST) -> tuple[Any, Any]:
+        if record.table in self._layout.columns:
+            return self._column_place(record, name, node)
         fields: Mapping[str, tuple[Any, ...]] = self._layout.records[record.table].fields or {}
         if name not in fields:
             raise self._refuse(node, f"no field {name} in {record.table}")
@@ -337,6 +342,13 @@ class _Function:
             8 * dtype.itemsize
         )
 
+    def _column_place(self, record: Record, name: str, node: ast.AST) -> tuple[Any, Any]:
+        slot = self._layout.slots.get(f"{record.table}.{name}")
+        if slot is None:
+            raise self._refuse(node, f"no field {name} in {record.table}")
+        base = self._b.inttoptr(self._directory(slot), POINTER)
+        return self._b.gep(base, [record.address], inbounds=True, source_etype=I64), I64
+
     def _field(self, record: Record, name: str, node: ast.AST) -> Any:
         address, kind = self._place(record, name, node)
         value = self._b.load(address, typ=kind)
@@ -344,6 +356,8 @@ class _Function:
         return value if kind == I64 else self._b.sext(value, I64)
 
     def _set_field(self, record: Record, name: str, value: Any, node: ast.AST) -> None:
+        if record.table in self._layout.columns:
+            raise self._refuse(node, "columns are read only")
         address, kind = self._place(record, name, node)
         store = self._b.store(value if kind == I64 else self._b.trunc(value, kind), address)
         store.set_metadata("tbaa", self._module.apart(f"{record.table}.{name}"))
@@ -393,7 +407,7 @@ class _Function:
         if node.attr == self._layout.single:
             address = self._b.inttoptr(self._directory(self._layout.slots[node.attr]), POINTER)
             return Record(node.attr, address)
-        if node.attr not in self._layout.slots:
+        if node.attr not in self._layout.slots and node.attr not in self._layout.columns:
             raise self._refuse(node, "no such table")
         return Table(node.attr)
 
@@ -402,6 +416,8 @@ class _Function:
         if not isinstance(table, Table):
             raise self._refuse(node, "not a table")
         index = self._int(node.slice)
+        if table.name in self._layout.columns:
+            return Record(table.name, index)
         if table.name in self._layout.records:
             return Record(table.name, self._element(table.name, index, self._layout.records[table.name])[0])
         address, dtype = self._element(table.name, index, self._layout.numbers[table.name])
@@ -503,6 +519,8 @@ class _Function:
             if not isinstance(table, Table):
                 raise self._refuse(node, "only tables have a length")
             return self._directory(self._layout.slots[table.name] + 1)
+        if name == "soon":
+            return self._prefetch(self._record(node.args[0]))
         function = self._globals.get(name)
         if not callable(function):
             raise self._refuse(node, "no such function")
@@ -510,6 +528,14 @@ class _Function:
         if len(node.args) != len(made.args):
             raise self._refuse(node, f"{len(made.args)} arguments expected")
         return self._b.call(made, [self._argument(a, p.type) for a, p in zip(node.args, made.args, strict=True)])
+
+    def _prefetch(self, record: Record) -> None:
+        """Fetch a record into the cache that will be written soon; says nothing of its content."""
+        word = ir.IntType(32)
+        signature = ir.FunctionType(VOID, [POINTER, word, word, word])
+        fetch = self._module.module.globals.get("llvm.prefetch.p0")
+        fetch = fetch or ir.Function(self._module.module, signature, "llvm.prefetch.p0")
+        self._b.call(fetch, [record.address, word(1), word(3), word(1)])
 
     def _argument(self, node: ast.expr, kind: Any) -> Any:
         if kind == POINTER:

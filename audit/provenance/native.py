@@ -20,6 +20,7 @@ from kvwitness.audit.provenance.world import SLOTS, World
 WORLD = Layout(
     slots=SLOTS,
     records=layout.TABLES,
+    columns=layout.COLUMNS,
     numbers={name: np.dtype(kind) for name, kind in layout.LISTS.items()},
     single="count",
 )

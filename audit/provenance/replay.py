@@ -102,7 +102,7 @@ class Replay:
         self._take_actors()
         self._make_room(batch)
         world, tables = self.world, self._tables
-        world.events = tables.from_columns(k.EVENT, batch.columns, batch.count)
+        world.events = tables.columns(k.EVENT, batch.columns, batch.count)
         world.listed, world.listed_too = tables.flat(batch.pages), tables.flat(batch.second_pages)
         world.generations = tables.flat(batch.generations)
         world.set_counters(ev0=batch.first_ev)

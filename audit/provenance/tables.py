@@ -61,6 +61,12 @@ class Tables:
                 setattr(row, name, value)
         return table
 
+    def columns(self, dtype: np.dtype[np.void], columns: dict[str, npt.NDArray[np.int64]], n: int) -> Any:
+        """A table of `layout.COLUMNS`: compiled, its columns as they are; interpreted, like any other."""
+        if self.compiled:
+            return {name: np.ascontiguousarray(columns[name], np.int64) for name in dtype.names or ()}
+        return self.from_columns(dtype, columns, n)
+
     def column(self, table: Any, name: str, n: int | None = None) -> npt.NDArray[np.int64]:
         """One field of the first n records."""
         if self.compiled:

@@ -13,8 +13,10 @@ import numpy as np
 from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.tables import Tables
 
-SLOTS = {name: 2 * n for n, name in enumerate((*k.TABLES, *k.LISTS))}
-"""Where in the directory the address of a table stands; its length comes next."""
+_COLUMNS = [f"{name}.{field}" for name, dtype in k.COLUMNS.items() for field in dtype.names or ()]
+
+SLOTS = {name: 2 * n for n, name in enumerate((*k.TABLES, *k.LISTS, *_COLUMNS))}
+"""Where in the directory the address of a table, a list or a column stands; its length comes next."""
 
 _NONE = {
     "pages": ("owner", "next", "writer", "lgen", "lev", "origin", "step", "ord"),
@@ -75,11 +77,15 @@ class World:
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
+    def _column(self, name: str) -> Any:
+        table, field = name.split(".")
+        return getattr(self, table)[field]
+
     @property
     def address(self) -> int:
         """Of the directory, brought up to date: valid until a table is replaced."""
         for name, slot in SLOTS.items():
-            table = getattr(self, name)
+            table = getattr(self, name) if name not in _COLUMNS else self._column(name)
             self._directory[slot] = table.ctypes.data
             self._directory[slot + 1] = len(table)
         return int(self._directory.ctypes.data)

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwitness.audit.provenance.compiler import Layout, Module, NotCompilable
+from kvwitness.audit.provenance.kernel.ahead import soon
 from kvwitness.audit.provenance.tables import row_class
 
 ROW = np.dtype([("a", "i4"), ("b", "i8")], align=True)
+APART = np.dtype([("a", "i8"), ("b", "i8")], align=True)
 ONE = np.dtype([("total", "i8"), ("small", "i4")], align=True)
 LAYOUT = Layout(
-    slots={"rows": 0, "numbers": 2, "listed": 4, "one": 6},
+    slots={"rows": 0, "numbers": 2, "listed": 4, "one": 6, "apart.a": 8, "apart.b": 10},
     records={"rows": ROW, "one": ONE},
+    columns={"apart": APART},
     numbers={"numbers": np.dtype("i8"), "listed": np.dtype("u4")},
     single="one",
 )
@@ -28,12 +31,18 @@ FAR = 2**31
 
 small = st.integers(-(2**20), 2**20)
 
+TOLD = {"a": [3, 1, 4, 1, 5], "b": [-9, 2, 6, 5, 3]}
+"""What stands in the table of columns."""
+
 
 class Interpreted:
     """A world of five rows for Python."""
 
     def __init__(self, listed: list[int]) -> None:
         self.rows = [row_class(ROW)() for _ in range(5)]
+        self.apart = [row_class(APART)() for _ in range(5)]
+        for row, a, b in zip(self.apart, TOLD["a"], TOLD["b"], strict=True):
+            row.a, row.b = a, b
         self.numbers = [0] * 5
         self.listed = listed
         self.one = row_class(ONE)()
@@ -48,7 +57,8 @@ class Compiled:
     def __init__(self, listed: list[int]) -> None:
         self.rows, self.numbers, self.one = np.zeros(5, ROW), np.zeros(5, "i8"), np.zeros(1, ONE)
         self.listed = np.array(listed, "u4")
-        tables: list[Any] = [self.rows, self.numbers, self.listed, self.one]
+        self.apart = [np.array(column, np.int64) for column in TOLD.values()]
+        tables: list[Any] = [self.rows, self.numbers, self.listed, self.one, *self.apart]
         self.directory = np.array([word for t in tables for word in (t.ctypes.data, len(t))], np.int64)
 
     def all(self) -> list[int]:
@@ -116,6 +126,9 @@ def everything(w: Any, a: int, b: int) -> int:
     if a == b:
         pass
     row.b = total
+    soon(w.rows[b % 5])
+    here = w.apart[a % 5]
+    total += here.a * 7 + w.apart[b % 5].b
     w.rows[b % 5].a |= 4
     for i in range(len(w.listed)):
         if w.listed[i] == 3:
@@ -188,6 +201,15 @@ def no_such_table(w: Any) -> int:
     return int(w.columns[0].a)
 
 
+def no_such_column(w: Any) -> int:
+    return int(w.apart[0].c)
+
+
+def writes_a_column(w: Any) -> int:
+    w.apart[0].a = 1
+    return 0
+
+
 def changes_kind(w: Any) -> int:
     row = w.rows[0]
     row = 3
@@ -228,8 +250,8 @@ def after_return(w: Any) -> int:
 @pytest.mark.parametrize(
     "function",
     [
-        calls_outside, text, unknown, no_such_field, no_such_table, changes_kind, other_table, over_a_list, with_else,
-        divides, after_return,
+        calls_outside, text, unknown, no_such_field, no_such_table, no_such_column, writes_a_column, changes_kind,
+        other_table, over_a_list, with_else, divides, after_return,
     ],
 )  # fmt: skip
 def test_what_is_not_in_the_language_is_refused_with_its_place(function: Callable[..., int]) -> None:

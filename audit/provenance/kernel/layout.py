@@ -87,7 +87,6 @@ COUNTERS = _record(
 )
 
 TABLES = {
-    "events": EVENT,
     "pages": PAGE,
     "cold": COLD,
     "layers": LAYER,
@@ -111,6 +110,9 @@ TABLES = {
     "count": COUNTERS,
 }
 """The tables of the world that the kernel is given as `w`. `count` is one record: how far the others are filled."""
+
+COLUMNS = {"events": EVENT}
+"""Tables of which each field is an array of its own, of 64-bit numbers; the kernel reads them alone."""
 
 LISTS = {"keys": "i8", "listed": "u4", "listed_too": "u4", "generations": "i8"}
 """Plain arrays beside them. `keys`: newest publication of each cache key; the others: lists that events point into."""

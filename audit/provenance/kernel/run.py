@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvwitness.audit.provenance.kernel.ahead import AHEAD, EVENTS_AHEAD, soon
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.holders import after_free, alloc_page, free_page, publish, share
 from kvwitness.audit.provenance.kernel.layers import clear_layers, drop_below, push_layer
@@ -166,6 +167,8 @@ def read_event(w: Any, e: int, ev: int) -> None:
     placed = positions and w.pools[pool].ordinals and op != OP_TRANSFER and op != OP_OFFLOAD and op != OP_COPY
     shared = w.pairs[rp].share
     for i in range(n):
+        if i + AHEAD < n:
+            soon(w.pages[base + w.listed[off + i + AHEAD]])
         number = w.listed[off + i]
         g = base + number
         page = w.pages[g]
@@ -296,6 +299,8 @@ def write_event(w: Any, e: int, ev: int) -> None:
     if phase != PH_BEGIN and op != OP_DUMMY and actor != NOBODY and rp >= 0:
         cover(w, rp, tok0, tok1)
     for i in range(n):
+        if i + AHEAD < n:
+            soon(w.pages[base + w.listed[off + i + AHEAD]])
         number = w.listed[off + i]
         g = base + number
         page = w.pages[g]
@@ -424,7 +429,11 @@ def alloc_event(w: Any, e: int, ev: int) -> None:
     if rp >= 0 and not w.pools[pool].known and not w.actors[actor].born:
         w.pairs[rp].blind |= NO_COVER  # it lived before the record did: its table has pages that nobody wrote down
     placed = rp >= 0 and not w.pairs[rp].blind & NO_COVER
-    for i in range(w.events[e].p_n):
+    n = w.events[e].p_n
+    for i in range(n):
+        if i + AHEAD < n:
+            soon(w.pages[base + w.listed[off + i + AHEAD]])
+            soon(w.cold[base + w.listed[off + i + AHEAD]])
         number = w.listed[off + i]
         g = base + number
         page = w.pages[g]
@@ -466,6 +475,9 @@ def free_event(w: Any, e: int, ev: int) -> None:
         timeout = record >= 0 and w.transfers[record].state == 0
     released = 0
     for i in range(n):
+        if i + AHEAD < n:
+            soon(w.pages[base + w.listed[off + i + AHEAD]])
+            soon(w.cold[base + w.listed[off + i + AHEAD]])
         number = w.listed[off + i]
         g = base + number
         page = w.pages[g]
@@ -568,6 +580,14 @@ def note_loss(w: Any, source: int, ev: int) -> None:
             w.pools[pool].gap_ev = ev
 
 
+def look_ahead(w: Any, e: int) -> None:
+    """The first page of an event that comes soon."""
+    if K_ALLOC <= w.events[e].kind <= K_READ and w.events[e].p_n > 0 and w.events[e].pool >= 0:
+        g = w.pools[w.events[e].pool].base + w.listed[w.events[e].p_off]
+        soon(w.pages[g])
+        soon(w.cold[g])
+
+
 def run(w: Any, e0: int, e1: int) -> int:
     """Replay events [e0, e1); returns the first that was not, because a table must grow first."""
     count = w.count
@@ -577,6 +597,8 @@ def run(w: Any, e0: int, e1: int) -> int:
             note_loss(w, w.events[e].source, count.ev0 + e)
         if kind == K_NONE:
             continue
+        if e + EVENTS_AHEAD < e1:
+            look_ahead(w, e + EVENTS_AHEAD)
         n = w.events[e].p_n + w.events[e].q_n
         depth = count.depth + 2
         if (
