@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from kvwitness.audit.turns import in_turn
+
 KEY = ["request", "incarnation"]
 
 REQUEST_SCHEMA = pl.Schema(
@@ -190,21 +192,12 @@ def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataF
     mostly they are a hole already, the others are added. A source without `seq` has only these and what it declares.
     One that used a number twice has no order at all: two records of the same name, or a life after a restart.
     """
-    steps = events.filter(pl.col("source").is_not_null()).select(
-        "source",
-        "ev",
-        "seq",
-        pl.col("event") == "telemetry.gap",
-        "from_seq",
-        "to_seq",
-        "dropped",
-        prev_ev=pl.col("ev").shift().over("source"),
-        prev_seq=pl.col("seq").shift().over("source"),
-    )
     opening = pl.col("prev_ev").is_null() & (pl.col("seq") > 1)
     step = pl.col("seq") - pl.col("prev_seq")
-    steps = steps.filter(opening | (step > 1) | (step <= 0) | pl.col("event"))
-    kept = steps.collect()
+    says = pl.col("event") == "telemetry.gap"
+    turns = in_turn(events, ["seq", "event", "from_seq", "to_seq", "dropped"])
+    steps = pl.concat(turn.filter(opening | (step > 1) | (step <= 0) | says) for turn in turns)
+    kept = steps.with_columns(declares=says)
     holes = _holes(kept)
     declared = _declared(kept, holes)
     covered = declared.select("source", "before_ev", "after_ev")
@@ -272,7 +265,7 @@ def _unread(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _declared(steps: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
     """Declared losses, each at the hole in `seq` that it explains where there is one."""
-    said = steps.filter(pl.col("event") & (pl.col("dropped").is_null() | (pl.col("dropped") > 0)))
+    said = steps.filter(pl.col("declares") & (pl.col("dropped").is_null() | (pl.col("dropped") > 0)))
     hole = holes.select("source", "before_ev", "after_ev", hole_from="from_seq", hole_to="to_seq")
     pairs = said.join(hole, on="source").filter(
         pl.when(pl.col("from_seq").is_not_null() & pl.col("to_seq").is_not_null())

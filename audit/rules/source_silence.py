@@ -7,6 +7,7 @@ import polars as pl
 from kvwitness.audit.rules._baseline import Settings
 from kvwitness.audit.rules._frames import SECOND_NS, report, site_of
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
+from kvwitness.audit.turns import in_turn
 from kvwitness.audit.wording import number_of
 
 ID = "source-silence"
@@ -14,20 +15,24 @@ ID = "source-silence"
 
 def query(context: Context, settings: Settings) -> pl.DataFrame:
     """Compare the time since a source's last event with the longest pause that it ever made."""
-    gap = pl.col("ref_ns").diff().over("source").fill_null(0)
-    spoken = context.events.filter(pl.col("source").is_not_null()).select("source", "ev", "ref_ns").sort("ev")
-    per_source = spoken.with_columns(gap=gap).group_by("source", maintain_order=True)
-    known = per_source.agg(
-        n=pl.len(), first=pl.col("ref_ns").min(), last=pl.col("ref_ns").max(), pause=pl.col("gap").max(),
-        evs=pl.col("ev").tail(1),
-    )  # fmt: skip
+    at = pl.col("ref_ns")
+    pause = (at - pl.col("prev_ref_ns")).fill_null(0)
+    told = pl.concat(
+        turn.group_by("source", maintain_order=True).agg(
+            n=pl.len(), first=at.min(), last=at.max(), pause=pause.max(), ev=pl.col("ev").last()
+        )
+        for turn in in_turn(context.events, ["ref_ns"])
+    )
+    known = told.group_by("source", maintain_order=True).agg(
+        pl.col("n").sum(), pl.col("first").min(), pl.col("last", "pause").max(), evs=pl.col("ev").tail(1)
+    )
     silent = known.with_columns(silence=context.horizon_ns - pl.col("last")).filter(
         (pl.col("n") >= int(settings["min_events"]))
         & (pl.col("last") - pl.col("first") >= float(settings["history_s"]) * SECOND_NS)
         & (pl.col("silence") >= float(settings["min_silence_s"]) * SECOND_NS)
         & (pl.col("silence") >= float(settings["factor"]) * pl.col("pause"))
     )
-    rows = silent.collect().with_columns(
+    rows = silent.with_columns(
         engine=site_of("source"),
         verdict=pl.lit("unproven"),
         missing=pl.format("everything of {} since its last event", "source"),
