@@ -24,4 +24,4 @@ def in_turn(events: pl.LazyFrame, columns: list[str]) -> Iterator[pl.DataFrame]:
         both = pl.concat([last, stretch])
         before = pl.col("ev", *columns).shift().over("source").name.prefix("prev_")
         yield both.with_columns(before)[len(last) :]
-        XX = both.group_by("source", maintain_order=True).tail(1).select(last.columns)
+        last = both.group_by("source", maintain_order=True).tail(1).select(last.columns)

@@ -40,8 +40,13 @@ def births(context: Context) -> pl.DataFrame:
 
 def on_pools(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows (`_row`, `pool`) once for each `source` with losses that reports on the pool."""
-    told = _of_losers(context).select("source", pool=pl.concat_list(_POOLS)).explode("pool").drop_nulls().unique()
-    return rows.join(told.collect(), on="pool")
+    return rows.join(context.once("pools of losers", lambda: _pools_of_losers(context)), on="pool")
+
+
+def _pools_of_losers(context: Context) -> pl.DataFrame:
+    """source, pool: what each source with losses reports on."""
+    named = _of_losers(context).select("source", *_POOLS).unique().collect()
+    return named.select("source", pool=pl.concat_list(_POOLS)).explode("pool").drop_nulls().unique()
 
 
 def on_requests(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
