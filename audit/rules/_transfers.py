@@ -40,6 +40,21 @@ def _moves(context: Context, transfers: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
+def uses(moves: pl.LazyFrame) -> pl.LazyFrame:
+    """Starts and ends of transfers with `use`: an id is used anew when, after an end, another request starts with it,
+    or after a failure anybody.
+
+    A start of the same request after a completion is its next piece.
+    """
+    rows = moves.filter(pl.col("event").is_in([*STARTS, *TERMINAL])).sort("ev")
+    start, failed = pl.col("event").is_in(STARTS), pl.col("event") == "transfer.failed"
+    owner = pl.when(start).then(pl.struct(*KEY)).forward_fill().shift().over("transfer")
+    after_end = start & ~start.shift(fill_value=True).over("transfer")
+    last = [pl.when(kind).then("ev").forward_fill().shift().over("transfer") for kind in (failed, start)]
+    anew = after_end & (owner.ne_missing(pl.struct(*KEY)) | (last[0] > last[1]).fill_null(False))
+    return rows.with_columns(use=anew.cast(pl.Int64).cum_sum().over("transfer"))
+
+
 def unterminated_transfers(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Transfers that nobody reported as done, failed or drained for longer than `bound_s` (seconds).
 

@@ -10,7 +10,7 @@ from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._extent import EXTENT, counted
 from kvwitness.audit.rules._frames import report
 from kvwitness.audit.rules._pages import facts, judge
-from kvwitness.audit.rules._transfers import STARTS, event_level
+from kvwitness.audit.rules._transfers import STARTS, event_level, uses
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 from kvwitness.audit.wording import several_of
 
@@ -42,16 +42,19 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
 
 def _claims(context: Context) -> pl.DataFrame:
     """Every start of a transfer with each report of its end that claims tokens: `done_ev`, `claimed`."""
-    moves = context.events.filter(pl.col("transfer").is_not_null())
+    moves = uses(
+        context.events.filter(pl.col("transfer").is_not_null()).select(
+            *[pl.col("request"), pl.col("incarnation").cast(pl.Int32).fill_null(0)],
+            *["ev", "event", "transfer", "dst_pool", "dst_pages", "tok_first", "tok_end", "tokens"],
+        )
+    )
     starts = moves.filter(pl.col("event").is_in(STARTS) & pl.col("request").is_not_null()).select(
-        *[pl.col("request"), pl.col("incarnation").cast(pl.Int32).fill_null(0)],
-        *["transfer", "dst_pool", "dst_pages", "tok_first", "tok_end"],
-        start_ev="ev",
+        *[*KEY, "transfer", "use", "dst_pool", "dst_pages", "tok_first", "tok_end"], start_ev="ev"
     )
     dones = moves.filter((pl.col("event") == "transfer.done") & pl.col("tokens").is_not_null()).select(
-        "transfer", done_ev="ev", claimed="tokens"
+        "transfer", "use", done_ev="ev", claimed="tokens"
     )
-    return starts.join(dones, on="transfer").filter(pl.col("start_ev") < pl.col("done_ev")).collect()
+    return starts.join(dones, on=["transfer", "use"]).filter(pl.col("start_ev") < pl.col("done_ev")).collect()
 
 
 def _read_beyond(context: Context, claims: pl.DataFrame) -> pl.DataFrame:

@@ -61,9 +61,10 @@ PUBLICATION_PAGE = _record("i4", "page gen pool")
 TRANSFER = _record(
     "i8",
     "actor src_pool s_off s_n dst_pool d_off d_n tok0 tok1 ev state id older lease s_first d_first "
-    "rp1 rp2 writers drained",
+    "rp1 rp2 writers drained life",
 )
-"""`writers`, `drained`: bits of the ranks that write, and of those that said that nothing is in flight."""
+"""`writers`, `drained`: bits of the ranks that write, and of those that said that nothing is in flight. `life`: the
+event with which this use of the id began."""
 TRANSFER_PAGE = _record("i4", "page gen origin flags")
 """`flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`),
 8 it was not written, 16 nobody can say."""
@@ -122,7 +123,8 @@ NOBODY = 0  # actor 0: dummy writes, padding, an engine that names no request
 
 T_REQUEST, T_CACHE, T_SESSION, T_SNAPSHOT, T_ENGINE = range(5)
 SHARE_NONE, SHARE_TENANT, SHARE_GLOBAL = range(3)
-TS_DONE, TS_FAILED, TS_DRAINED = 1, 2, 4
+TS_DONE, TS_FAILED, TS_DRAINED, TS_CLAIMED = 1, 2, 4, 8
+"""How a transfer stands; TS_CLAIMED: a report that it brought all of its positions has been judged."""
 
 # kinds
 (

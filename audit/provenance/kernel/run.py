@@ -69,7 +69,15 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_UNCOVERED,
 )
 from kvwitness.audit.provenance.kernel.reads import end_read, find_read, read_page, remember_read
-from kvwitness.audit.provenance.kernel.transfers import begin_transfer, check_done, origin_of, record_for, settle_source
+from kvwitness.audit.provenance.kernel.transfers import (
+    begin_transfer,
+    check_done,
+    next_reported,
+    origin_of,
+    record_for,
+    reported_on,
+    settle_source,
+)
 from kvwitness.audit.provenance.kernel.writes import copy_page, issue, land, move_page, take_issued
 
 
@@ -368,18 +376,17 @@ def transfer_event(w: Any, e: int, ev: int) -> None:
         record = w.transfer_ids[x].head
         w.transfers[record].rp1 = w.events[e].rp
         w.transfers[record].rp2 = w.events[e].rp2
-        w.transfers[record].lease = w.transfer_ids[x].lease
         w.transfers[record].writers = w.events[e].key
         w.transfers[record].drained = 0
         if w.events[e].rp >= 0:
             w.pairs[w.events[e].rp].source = record
         return
-    record = w.transfer_ids[x].head
+    record = reported_on(w, x, w.events[e].actor)
     if kind == K_LEASE:
         w.transfer_ids[x].lease = w.events[e].tokens
         while record >= 0:
             w.transfers[record].lease = w.events[e].tokens
-            record = w.transfers[record].older
+            record = next_reported(w, record)
         return
     bit = TS_DONE if kind == K_DONE else (TS_FAILED if kind == K_FAILED else TS_DRAINED)
     tokens = w.events[e].tokens
@@ -388,7 +395,7 @@ def transfer_event(w: Any, e: int, ev: int) -> None:
         if kind == K_DRAINED:
             moved.drained |= w.events[e].key
             if moved.writers & ~moved.drained and w.events[e].key:
-                record = moved.older
+                record = next_reported(w, record)
                 continue  # other ranks may still be writing
         moved.state |= bit
         if kind == K_DONE and moved.src_pool >= 0 and moved.dst_pool >= 0:
@@ -406,7 +413,7 @@ def transfer_event(w: Any, e: int, ev: int) -> None:
                 check_done(w, ev, record, tokens, moved.rp2)
             if tokens > 0 and moved.rp2 >= 0:
                 cover(w, moved.rp2, max(0, moved.tok0), tokens)
-        record = moved.older
+        record = next_reported(w, record)
 
 
 def stepping(w: Any, slot: int) -> bool:

@@ -13,6 +13,8 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_UNKNOWN,
     PF_KNOWN,
     PF_RESERVED,
+    TS_CLAIMED,
+    TS_FAILED,
     X_FALSE_DONE,
 )
 from kvwitness.audit.provenance.kernel.reads import (
@@ -74,7 +76,16 @@ def begin_transfer(
     w.transfers[record].state = 0
     w.transfers[record].id = transfer
     w.transfers[record].older = older
-    w.transfers[record].lease = -1
+    # After an end the id is used again by another request, or after a failure for another attempt; a start of the same
+    # request after a completion is its next piece.
+    fresh = older < 0 or (
+        w.transfers[older].state != 0
+        and (w.transfers[older].actor != actor or w.transfers[older].state & TS_FAILED != 0)
+    )
+    w.transfers[record].life = ev if fresh else w.transfers[older].life
+    if older >= 0 and fresh and w.transfers[older].actor != actor:
+        w.transfer_ids[transfer].lease = -1  # it was of the source pages of the other request
+    w.transfers[record].lease = w.transfer_ids[transfer].lease
     same_offer = (
         older >= 0
         and w.transfers[older].dst_pool < 0
@@ -215,11 +226,32 @@ def record_for(w: Any, rp: int, page: int, actor: int, place: int) -> int:
     return -1
 
 
+def reported_on(w: Any, transfer: int, actor: int) -> int:
+    """The newest record that a report of an end speaks of: of the request that it names, if there is one."""
+    head = w.transfer_ids[transfer].head
+    record = head
+    while actor > 0 and record >= 0:
+        if w.transfers[record].actor == actor:
+            return int(record)
+        record = w.transfers[record].older
+    return int(head)
+
+
+def next_reported(w: Any, record: int) -> int:
+    """The next older record in the same use of a transfer id, or -1."""
+    older = w.transfers[record].older
+    if older >= 0 and w.transfers[older].life == w.transfers[record].life:
+        return int(older)
+    return -1
+
+
 def check_done(w: Any, ev: int, record: int, tokens_claimed: int, rp2: int) -> None:
     """`done` claims positions up to `tokens_claimed`: each destination page must hold complete writes of them."""
     pool = w.transfers[record].dst_pool
-    if pool < 0:
-        return
+    if pool < 0 or w.transfers[record].state & TS_CLAIMED:
+        return  # what became of the pages since that report is another question
+    if 0 < w.transfers[record].tok1 <= tokens_claimed:
+        w.transfers[record].state |= TS_CLAIMED
     tokens = w.pools[pool].tokens
     lower = max(0, w.transfers[record].tok0)
     for i in range(w.transfers[record].d_n):
