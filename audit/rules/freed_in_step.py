@@ -19,12 +19,37 @@ _TAKEN = pl.format("{}, and went to {} before the step ended", _FREED, _TO)
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Find pages that were released, or handed on as well, between a step's dispatch and its end."""
-    freed, taken = facts(context, ["step_free"]), facts(context, ["step_realloc"])
+    freed, open_freed = _by_end(context, "step_free")
+    taken, open_taken = _by_end(context, "step_realloc")
     return pl.concat(
         [
             judge(context, ID, taken, BY_TENANT, _TAKEN),
             judge(context, ID, freed, pl.lit("integrity"), _FREED),
+            _undecided(judge(context, ID, open_taken, pl.lit("unproven"), _TAKEN)),
+            _undecided(judge(context, ID, open_freed, pl.lit("unproven"), _FREED)),
         ]
+    )
+
+
+def _by_end(context: Context, fact: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The facts of steps of which the end is on record, and of all others: these may have been over by then."""
+    rows = facts(context, [fact])
+    if rows.is_empty():
+        return rows, rows
+    begun = context.events.select(since="ev", step="step").join(rows.lazy().select("since").unique(), on="since")
+    ends = context.events.filter(pl.col("event") == "step.end").group_by("pool", "step").agg(end_ev=pl.col("ev").max())
+    dated = rows.join(begun.collect(), on="since", how="left", maintain_order="left")
+    dated = dated.join(ends.collect(), on=["pool", "step"], how="left", nulls_equal=True, maintain_order="left")
+    over = (pl.col("end_ev") > pl.col("ev")).fill_null(False)
+    return dated.filter(over).select(rows.columns), dated.filter(~over).select(rows.columns)
+
+
+def _undecided(found: pl.DataFrame) -> pl.DataFrame:
+    missing = pl.lit("the end of that step")
+    silent = pl.col("missing").is_null()
+    return found.with_columns(
+        why=pl.when(silent).then(pl.format("{}; not proved: {}", "why", missing)).otherwise("why"),
+        missing=pl.col("missing").fill_null(missing),
     )
 
 
@@ -37,7 +62,8 @@ RULE = Rule(
         "A device step had been dispatched with the page in its table and had not finished when the page "
         "was released: the step goes on reading and writing there, whoever gets the page. The finding "
         "belongs to the request that lost the page. It is a leak when another tenant was given the page "
-        "before the step ended."
+        "before the step ended. Of a step of which the end is not on record nobody can say whether it was still "
+        "running: that is unproven."
     ),
     needs=("step.begin", "step.end", "page.free"),
     false_positives=(

@@ -93,7 +93,8 @@ def alloc_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: in
             if w.actors[other].type == T_REQUEST and other != actor:
                 second = other
     slot = state.step
-    if slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1 and cold.freed_step == slot:
+    running = slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1 and cold.freed_step == slot
+    if running and cold.alloc_ev < w.steps[slot % N_STEPS].ev:
         since = w.steps[slot % N_STEPS].ev
         emit(w, X_STEP_REALLOC, ev, cold.previous, actor, cold.free_ev, since, pool, page, state.gen, 0, 0, 0)
     state.gen = gen if gen >= 0 else state.gen + 1
@@ -116,11 +117,11 @@ def alloc_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: in
 
 
 def let_go(w: Any, ev: int, g: int, page: int, pool: int, actor: int) -> None:
-    """The last holder is gone; if a running step names the page, that is a fact."""
+    """The last holder is gone; if a running step names the page, for one who held it then, that is a fact."""
     state = w.pages[g]
     cold = w.cold[g]
     slot = state.step
-    if slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1:
+    if slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1 and cold.alloc_ev < w.steps[slot % N_STEPS].ev:
         cold.freed_step = slot
         since = w.steps[slot % N_STEPS].ev
         emit(w, X_STEP_FREE, ev, actor, -1, since, since, pool, page, state.gen, 0, 0, 0)
