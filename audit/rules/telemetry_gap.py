@@ -189,7 +189,8 @@ RULE = Rule(
         "Events of a source were lost: a hole in its numbering, a line that cannot be read, a loss that it "
         "declared itself, or a life before the record began. A request that was alive there meanwhile may "
         "have met writes, frees or other owners that nobody can see any more, so that even sound reads prove "
-        "nothing. Unproven is not clean; the finding names the missing numbers."
+        "nothing; nor can one be judged that came later and read what had been written before, such as a "
+        "cached prefix. Unproven is not clean; the finding names the missing numbers."
     ),
     needs=(),
     false_positives="A source that skips numbers without losing events.",

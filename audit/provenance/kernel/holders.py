@@ -6,6 +6,7 @@ from typing import Any
 
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layout import (
+    LF_INTRUDER,
     N_STEPS,
     NO_COVER,
     PF_CO,

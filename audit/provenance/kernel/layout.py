@@ -188,4 +188,5 @@ LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN = (1 << n for n i
     X_ORPHAN,
     X_TIMEOUT_FREE,
     X_OPEN_READ_HIT,
-) = range(21)
+    X_ACROSS,
+) = range(22)

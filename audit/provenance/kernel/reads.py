@@ -27,6 +27,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     T_REQUEST,
     T_SESSION,
     T_SNAPSHOT,
+    X_ACROSS,
     X_FOREIGN,
     X_LATE_READ,
     X_NOT_READY,
@@ -141,6 +142,16 @@ def split_by_share(w: Any, g: int, n: int, lo: int, hi: int) -> int:
     return n
 
 
+def across(w: Any, ev: int, pool: int, page: int, gen: int, k: int, actor: int) -> None:
+    """Write down an admitted read that rests on state from before a loss: who wrote there since may not be on record.
+
+    What a request wrote itself needs no such note: it was alive then.
+    """
+    if w.pools[pool].gap_ev > w.scratch[k].ev:
+        writer, wev = w.scratch[k].writer, w.scratch[k].ev
+        emit(w, X_ACROSS, ev, actor, writer, wev, wev, pool, page, gen, w.scratch[k].lo, w.scratch[k].hi, 0)
+
+
 def report(
     w: Any,
     ev: int,
@@ -174,6 +185,7 @@ def report(
             source = origin if origin >= 0 else writer
             emit(w, X_TAINTED, ev, actor, source, wev, since, pool, page, gen, x, y, 0)
         if how == SHARED:
+            across(w, ev, pool, page, gen, k, actor)
             entry = share_of(w, rp, page, gen, ordinal)
             if entry >= 0 and not w.share_pages[entry].flags & 2 and w.actors[writer].tenant != w.actors[actor].tenant:
                 emit(w, X_SHARED, ev, actor, writer, wev, since, pool, page, gen, x, y, 0)

@@ -23,6 +23,7 @@ from kvwitness.audit.provenance.kernel.reads import (
     SOUND,
     STALE_OWN,
     UNWRITTEN,
+    across,
     attachment,
     late_read_page,
     rows_of,
@@ -154,6 +155,8 @@ def source_page(w: Any, ev: int, record: int, i: int, lo: int, hi: int, rp1: int
             w.transfer_pages[j].origin = writer
             w.transfer_pages[j].flags |= 16 if lost else 2
         elif how == SOUND or how == SHARED or how == STALE_OWN:
+            if how == SHARED:
+                across(w, ev, pool, page, w.pages[g].gen, k, actor)
             if flags & LF_FOREIGN_ORIGIN:
                 w.transfer_pages[j].origin = origin
                 w.transfer_pages[j].flags |= 2

@@ -34,7 +34,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_OPEN_READ_HIT,
     X_STRAY_WRITE,
 )
-from kvwitness.audit.provenance.kernel.reads import SHARED, SOUND, attachment, split_by_share, standing
+from kvwitness.audit.provenance.kernel.reads import SHARED, SOUND, across, attachment, split_by_share, standing
 
 
 def issue(w: Any, g: int, actor: int, ev: int, gen: int, lo: int, hi: int, op: int) -> None:
@@ -242,7 +242,7 @@ def place_of(w: Any, g: int, page: int, actor: int, rp: int) -> int:
 
 
 def copy_layers(
-    w: Any, ev: int, g1: int, page1: int, g2: int, actor: int, rp1: int, tokens: int, intruder: int, lost: bool
+    w: Any, ev: int, g1: int, page1: int, pool1: int, g2: int, actor: int, rp1: int, tokens: int, intruder: int
 ) -> None:
     """Give the target page the content of the source; what the request could soundly read becomes its own."""
     gen = w.pages[g2].gen
@@ -251,6 +251,7 @@ def copy_layers(
     if share:
         n = split_by_share(w, g1, n, s_lo, s_hi)
     owner = w.pages[g1].owner
+    lost = w.pools[pool1].gap_ev >= 0 and w.pools[pool1].gap_ev >= w.cold[g1].alloc_ev
     for k in range(n):
         lo, hi, writer, wgen, flags, origin = (
             w.scratch[k].lo,
@@ -270,9 +271,12 @@ def copy_layers(
         how = standing(w, g1, actor, writer, wgen, flags, part)
         keep = flags & ~LF_INTRUDER
         if how == SOUND or how == SHARED:
-            if how == SHARED and keep & LF_TAINT and origin < 0:
-                origin = writer
-            push_layer(w, g2, lo, hi, actor, gen, ev, keep | intruder, origin)
+            if how == SHARED:
+                across(w, ev, pool1, page1, w.pages[g1].gen, k, actor)
+                if keep & LF_TAINT and origin < 0:
+                    origin = writer
+            author = writer if w.actors[actor].type != T_REQUEST else actor  # a holder makes nobody's content its own
+            push_layer(w, g2, lo, hi, author, gen, ev, keep | intruder, origin)
         elif lost:
             push_layer(w, g2, lo, hi, -1, -1, ev, LF_UNKNOWN, -1)
         else:
@@ -300,12 +304,12 @@ def copy_page(
         ev,
         g1,
         page1,
+        pool1,
         g2,
         who,
         rp1,
         tokens,
         0 if fine else LF_INTRUDER,
-        w.pools[pool1].gap_ev >= 0 and w.pools[pool1].gap_ev >= w.cold[g1].alloc_ev,
     )
     if rp2 >= 0 and w.pages[g2].owner == actor and w.pools[pool2].ordinals:
         place = place_of(w, g1, page1, actor, rp1)
