@@ -10,6 +10,8 @@ from kvwitness.audit.provenance.kernel.layout import (
     N_STEPS,
     NO_COVER,
     PF_CO,
+    PF_KEY_OF_CO,
+    PF_KEYED,
     PF_KNOWN,
     PF_PUBLISHED,
     PF_RESERVED,
@@ -106,7 +108,7 @@ def alloc_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: in
     state.sharers = 0
     state.rd_lo = 0
     state.rd_hi = 0
-    keep = flags & ~(PF_CO | PF_PUBLISHED)
+    keep = flags & ~(PF_CO | PF_PUBLISHED | PF_KEYED | PF_KEY_OF_CO)
     state.flags = keep | PF_KNOWN | (PF_CO if second >= 0 else 0)
     cold.alloc_ev = ev
     cold.reported = -1
@@ -264,6 +266,54 @@ def publish(w: Any, ev: int, pool: int, off: int, n: int, actor: int, key: int, 
         w.publication_pages[start + i].gen = w.pages[base + page].gen
         w.publication_pages[start + i].pool = pool
         w.pages[base + page].flags |= PF_PUBLISHED
+        if w.pages[base + page].flags & PF_CO:
+            published_by_one_of_two(w, base + page, actor)
+
+
+def published_by_one_of_two(w: Any, g: int, actor: int) -> None:
+    """A page with two owners got a key from one of them: what the other writes there is not what the key stands for."""
+    state = w.pages[g]
+    earlier = w.cold[g].co_owner
+    if actor != state.owner and actor != earlier:
+        return
+    other = earlier if actor == state.owner else state.owner
+    state.flags &= ~PF_KEY_OF_CO
+    state.flags |= PF_KEYED | (PF_KEY_OF_CO if actor == earlier else 0)
+    if state.writer == actor:
+        state.lflags &= ~LF_INTRUDER
+    if state.writer == other:
+        state.lflags |= LF_INTRUDER
+    node = state.next
+    while node >= 0:
+        if w.layers[node].writer == actor:
+            w.layers[node].flags &= ~LF_INTRUDER
+        if w.layers[node].writer == other:
+            w.layers[node].flags |= LF_INTRUDER
+        node = w.layers[node].next
+
+
+def kept_of(w: Any, pool: int, g: int, actor: int, key: int, digest: int) -> bool:
+    """Whether a page is taken to be a tier's copy of what a key stands for, which was published in other pools only.
+
+    Then its content has to be the publisher's tenant's or the reader's own, or what the tier loaded from out of sight.
+    """
+    record = w.keys[key] if key >= 0 else -1
+    if record < 0:
+        return False
+    published, publisher = w.publications[record].digest, w.publications[record].actor
+    if digest >= 0 and published >= 0 and digest != published:
+        return False
+    for _ in range(64):
+        if record >= 0 and w.publications[record].pool == pool:
+            return False
+        record = w.publications[record].older if record >= 0 else -1
+    writer = w.pages[g].writer
+    if writer < 0:
+        return False
+    tenant = w.actors[writer].tenant
+    if tenant < 0:
+        return bool(w.actors[writer].type == T_CACHE or w.actors[writer].type == T_SNAPSHOT)
+    return bool(tenant == w.actors[actor].tenant or tenant == w.actors[publisher].tenant)
 
 
 def admits(w: Any, pool: int, page: int, actor: int, key: int, digest: int, has_key: bool, previous: int) -> int:

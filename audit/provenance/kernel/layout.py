@@ -161,7 +161,8 @@ PH_WHOLE, PH_BEGIN, PH_END = range(3)
 F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE, F_LOSS, F_START = (1 << n for n in range(8))
 
 # page flags
-PF_KNOWN, PF_RESERVED, PF_OPEN_WRITE, PF_CO, PF_PUBLISHED = (1 << n for n in range(5))
+PF_KNOWN, PF_RESERVED, PF_OPEN_WRITE, PF_CO, PF_PUBLISHED, PF_KEYED, PF_KEY_OF_CO = (1 << n for n in range(7))
+"""PF_KEYED: one of its two owners published it while there were two; PF_KEY_OF_CO: it was the earlier of them."""
 # layer flags
 LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN = (1 << n for n in range(5))
 

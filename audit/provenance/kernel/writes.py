@@ -22,6 +22,8 @@ from kvwitness.audit.provenance.kernel.layout import (
     OP_SCRUB,
     OP_TRANSFER,
     PF_CO,
+    PF_KEY_OF_CO,
+    PF_KEYED,
     PF_KNOWN,
     PF_OPEN_WRITE,
     PF_PUBLISHED,
@@ -206,6 +208,10 @@ def land(
         not moved_on and (actor != NOBODY or owner == NOBODY) and may_write(w, g, page, pool, actor, rp, op, lo, hi)
     )
     if legitimate:
+        if state.flags & PF_KEYED and state.flags & PF_CO:
+            publisher = cold.co_owner if state.flags & PF_KEY_OF_CO else owner
+            if actor != publisher and (actor == owner or actor == cold.co_owner):
+                flags |= LF_INTRUDER
         if (state.sharers > 0 and state.writer != actor) or state.flags & (PF_OPEN_WRITE | PF_CO):
             hit_open_reads(w, ev, g, page, pool, lo, hi, actor)
     else:
@@ -338,7 +344,7 @@ def move_page(
     w.cold[g2].read_ev = w.cold[g1].read_ev
     # what is said of the page rests on all that befell it, from before it moved
     w.cold[g2].alloc_ev = min(w.cold[g1].alloc_ev, w.cold[g2].alloc_ev)
-    w.pages[g2].flags |= w.pages[g1].flags & (PF_PUBLISHED | PF_KNOWN | PF_CO)
+    w.pages[g2].flags |= w.pages[g1].flags & (PF_PUBLISHED | PF_KNOWN | PF_CO | PF_KEYED | PF_KEY_OF_CO)
     w.cold[g2].co_owner = w.cold[g1].co_owner
     n = resolve(w, g1, 0, w.pools[pool2].tokens)
     for k in range(n):
@@ -371,6 +377,6 @@ def move_page(
     w.pages[g1].owner = -1
     w.pages[g1].sharers = 0
     w.pages[g1].rd_lo, w.pages[g1].rd_hi = 0, 0
-    w.pages[g1].flags &= ~(PF_PUBLISHED | PF_CO)
+    w.pages[g1].flags &= ~(PF_PUBLISHED | PF_CO | PF_KEYED | PF_KEY_OF_CO)
     w.cold[g1].previous = owner
     w.cold[g1].free_ev = ev
