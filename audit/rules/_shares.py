@@ -50,8 +50,9 @@ def shares(context: Context) -> pl.DataFrame:
     """Every share by key of pages that somebody else published, with that publication.
 
     The publication is the latest of the key in the pool, at or before the share, whose pages include the
-    shared ones. A share without one (never published, or moved since) is not here: it is judged by the page
-    state. `ns_known` tells whether the share stated its namespace; if not, salt and adapter are the
+    shared ones; of a key that had been published in other pools only, the latest there, for a tier may keep
+    copies of what it stands for. A share without one (never published, or moved since) is not here: it is
+    judged by the page state. `ns_known` tells whether the share stated its namespace; if not, salt and adapter are the
     request's own.
     """
     return context.once("shares", lambda: _shares(context))
@@ -93,7 +94,10 @@ def _attach(rows: pl.DataFrame, published: pl.DataFrame) -> pl.DataFrame:
     rest = rows.join(good.select("ev"), on="ev", how="anti")
     older = rest.join(published, on=["pool", "key"]).filter((pl.col("pub_ev") <= pl.col("ev")) & inside)
     older = older.sort("pub_ev").unique("ev", keep="last").select(good.columns)
-    return pl.concat([good, older])
+    elsewhere = rows.join(published.select("pool", "key"), on=["pool", "key"], how="anti").join_asof(
+        published.drop("pool"), left_on="ev", right_on="pub_ev", by="key", check_sortedness=False
+    )
+    return pl.concat([good, older, elsewhere.filter(pl.col("pub_ev").is_not_null()).select(good.columns)])
 
 
 def distinct_tenants(left: str = "tenant", right: str = "pub_tenant") -> pl.Expr:

@@ -342,7 +342,8 @@ def admits(w: Any, pool: int, page: int, actor: int, key: int, digest: int, has_
         entry = find_publication(w, key, pool, page)
         record = publication_of(w, key, entry)
     if record < 0:
-        return -2 if not w.pools[pool].known and w.cold[g].alloc_ev < 0 else -1
+        unseen = not w.pools[pool].known and w.cold[g].alloc_ev < 0
+        return -2 if unseen or kept_of(w, pool, g, actor, key, digest) else -1
     published = w.publications[record].digest
     if digest >= 0 and published >= 0 and digest != published:
         return -1
