@@ -29,7 +29,10 @@ EVENT_LEVEL = [
     "status-mismatch",
     "telemetry-gap",
 ]
-NEEDS_PAGE_STATE = {("u05-dropped-events-hide-a-release", "telemetry-gap")}
+NEEDS_PAGE_STATE = {
+    ("u05-dropped-events-hide-a-release", "telemetry-gap"),
+    ("y01-hole-before-a-hit", "telemetry-gap"),
+}
 
 
 @cache

@@ -535,7 +535,10 @@ def step_event(w: Any, e: int, ev: int) -> None:
 def pair_event(w: Any, e: int, ev: int) -> None:
     """page.copy and page.move, page by page."""
     pool1, pool2 = w.events[e].pool, w.events[e].pool2
-    for i in range(min(w.events[e].p_n, w.events[e].q_n)):
+    n = min(w.events[e].p_n, w.events[e].q_n)
+    for k in range(n):
+        # From the end: pages that were got for a copy give back their places one after the other.
+        i = n - 1 - k if w.events[e].kind == K_COPY else k
         page1, page2 = w.listed[w.events[e].p_off + i], w.listed_too[w.events[e].q_off + i]
         g1, g2 = w.pools[pool1].base + page1, w.pools[pool2].base + page2
         if w.events[e].kind == K_COPY:
