@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
-from kvwitness.audit.rules._frames import SECOND_NS, report
+from kvwitness.audit.rules._frames import SECOND_NS, report, site_of
 from kvwitness.audit.rules._losses import across_losses
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 from kvwitness.audit.wording import for_one, several_of
@@ -33,7 +33,7 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     A loss that touches no request is a finding of its engine. A request that read what was written
     before the record began cannot be judged either.
     """
-    unknown = _reading_the_unknown(context)
+    unknown = pl.concat([_reading_the_unknown(context), _without_reads(context)], how="diagonal_relaxed")
     if context.gaps.is_empty():
         return report(context, ID, unknown)
     lives = _lives(context)
@@ -140,6 +140,45 @@ def _reading_the_unknown(context: Context) -> pl.DataFrame:
     )
 
 
+def _without_reads(context: Context) -> pl.DataFrame:
+    """Requests answered with success by engines that put down their pages and not one read of any of them.
+
+    Engines whose role is prefill need not read; but where nothing except prefill tells of pages, the decode side is
+    what is missing, for every answer of more than the one token that prefill makes.
+    """
+    roles = (
+        context.events.filter(pl.col("event") == "engine.limits").select("engine", "role").unique("engine", keep="last")
+    )
+    told = context.page_events.filter(pl.col("event").is_in(["page.alloc", "page.write", "page.read"]))
+    sites = told.select("event", "pool").unique().select("event", engine=site_of("pool"))
+    seen = sites.group_by("engine").agg(reads=(pl.col("event") == "page.read").any())
+    known = seen.join(roles, on="engine").collect()
+    silent = known.filter(pl.col("role").is_in(["decode", "unified"]) & ~pl.col("reads"))
+    alone = known.filter(pl.col("role") == "prefill") if not seen.collect()["reads"].any() else known.clear()
+    if silent.is_empty() and alone.is_empty():
+        return pl.DataFrame()
+    lacking = pl.concat([silent, alone])["engine"].to_list()
+    served = keyed(told).with_columns(engine=site_of("pool")).filter(pl.col("engine").is_in(lacking))
+    first = served.group_by(*KEY, "engine").agg(evs=pl.col("ev").min().implode(), pool=pl.col("pool").min())
+    answers = keyed(context.events.filter(pl.col("event") == "request.finished"))
+    tokens = answers.group_by(KEY).agg(tokens=pl.col("completion_tokens").max())
+    own = pl.col("traffic").is_in(["warmup", "health", "capture", "probe"])
+    answered = context.requests.lazy().filter(pl.col("ok") & ~own.fill_null(False)).select(*KEY, "tenant")
+    rows = first.join(answered, on=KEY).join(tokens, on=KEY, how="left").collect()
+    answering = pl.col("engine").is_in(silent["engine"].to_list())
+    rows = rows.filter(pl.col("tokens").fill_null(2) > pl.when(answering).then(0).otherwise(1))
+    return rows.sort("engine", *KEY).select(
+        *KEY,
+        "tenant",
+        "evs",
+        verdict=pl.lit("unproven"),
+        why=pl.format("{} had pages on {}, and what was read for it is not on record", "request", "engine"),
+        missing=pl.when(answering)
+        .then(pl.format("page.read of {}", "engine"))
+        .otherwise(pl.lit("page.read of whoever decoded")),
+    )
+
+
 _COLUMNS = [*KEY, "tenant", "source", "before_ev", "after_ev", "from_seq", "to_seq", "dropped", "reason"]
 
 
@@ -190,7 +229,8 @@ RULE = Rule(
         "declared itself, or a life before the record began. A request that was alive there meanwhile may "
         "have met writes, frees or other owners that nobody can see any more, so that even sound reads prove "
         "nothing; nor can one be judged that came later and read what had been written before, such as a "
-        "cached prefix. Unproven is not clean; the finding names the missing numbers."
+        "cached prefix; nor one that was answered by an engine which puts down pages and never a read. Unproven is "
+        "not clean; the finding names what is missing."
     ),
     needs=(),
     false_positives="A source that skips numbers without losing events.",
