@@ -12,10 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
-from kvwitness.gpu_tracer import engines
+from kvwitness.gpu_tracer import devices_cli, engines
 from kvwitness.gpu_tracer.engines.base import Engine, survey
 
 app = typer.Typer(no_args_is_help=True, help="Attach the tracer to an inference engine.")
+
+app.command("devices")(devices_cli.devices)
 
 _INCOMPLETE, _NONE = 1, 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvwitness.gpu_tracer.arena import PageIds
@@ -245,6 +245,19 @@ class Lifecycle(Recorder):
         """What the live shadow said (see `kvwitness.gpu_tracer.shadow`); the audit takes no verdict from it."""
         fields = {"reason": reason, "request": request, "pool": pool, "pages": pages}
         self._event("shadow.finding", {**fields, **more})
+
+    def device_state(
+        self,
+        device: str | None = None,
+        *,
+        parent: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+        absent: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        """What the driver said of the GPU with the UUID `device`; `absent` has what it did not say, and why."""
+        fields = {"device": device, "parent": parent, "facts": facts, "absent": absent}
+        self._event("device.state", {**fields, **more})
 
     def gap(
         self,

@@ -86,3 +86,5 @@ class Kind:
     optional: tuple[str, ...] = ()
     parallel: tuple[tuple[str, str], ...] = ()
     """Pairs (list, pages): where both are there the list has one item per expanded page."""
+    loose: tuple[str, ...] = ()
+    """Fields of its own that have no column and no fixed form: they stand in `extra`."""

@@ -91,7 +91,7 @@ def render() -> str:
         ),
         "## Kinds of event\n\nBesides the fields of every event. Required ones are **bold**; of fields "
         "joined "
-        "by *or* at least one is required.",
+        "by *or* at least one is required. Those in *italics* have no column: they stand in `extra`.",
         _table(("event", "fields", "meaning"), [_kind_row(kind) for kind in KINDS.values()]),
         "## Fields of the kinds",
         _table(("field", "form", "meaning"), [_field_row(f) for n, f in FIELDS.items() if n not in COMMON]),
@@ -119,6 +119,7 @@ def _kind_row(kind: Kind) -> tuple[str, ...]:
     if kind.one_of:
         names.append(" *or* ".join(f"**`{name}`**" for name in kind.one_of))
     names += [f"`{name}`" for name in kind.optional]
+    names += [f"*`{name}`*" for name in kind.loose]
     return f"`{kind.name}`", ", ".join(names), kind.meaning
 
 

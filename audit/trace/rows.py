@@ -44,6 +44,7 @@ class _Shape:
     missing: str | None
     known: bool
     parallel: tuple[tuple[str, str], ...]
+    loose: tuple[str, ...]
 
 
 class RowBuilder:
@@ -155,7 +156,7 @@ class RowBuilder:
             for items, pages in shape.parallel:
                 _check_parallel(event, items, pages)
         if spill or objects or self._vouched:
-            self._keep_json(row)
+            self._keep_json(row, shape.loose)
         return shape
 
     def _new_shape(self, key: tuple[str, ...]) -> _Shape:
@@ -173,6 +174,7 @@ class RowBuilder:
             missing=_missing(known, names) if known else None,
             known=known is not None,
             parallel=tuple(p for p in known.parallel if p[0] in names and p[1] in names) if known else (),
+            loose=known.loose if known else (),
         )
         self._shapes[key] = shape
         return shape
@@ -228,13 +230,14 @@ class RowBuilder:
 
         return put
 
-    def _keep_json(self, row: int) -> None:
+    def _keep_json(self, row: int, loose: tuple[str, ...]) -> None:
         for name, value in self._objects.items():
             kept = self._scrubber.scrub(value, f"{name}.")
             self._columns[name].put(row, _canonical(kept))
         kept = self._scrubber.scrub(self._spill) if self._spill else {}
         for name in kept:
-            bump(self._report.unknown_fields, name)
+            if name not in loose:
+                bump(self._report.unknown_fields, name)
         if self._vouched:
             kept.update(self._vouched)
         if kept:

@@ -213,6 +213,13 @@ _ALL: tuple[Kind, ...] = (
         optional=("pool", "pages"),
     ),
     Kind(
+        "device.state",
+        "What the driver said of a GPU, or of a part that MIG made of one. `device` is its UUID, `parent` that of a "
+        "part's GPU; `facts` is an object of what is known, `absent` one of what was asked in vain, and why. No "
+        "verdict rests on it.",
+        loose=("device", "parent", "facts", "absent"),
+    ),
+    Kind(
         "telemetry.gap",
         "What was not recorded: known loss.",
         optional=("dropped", "from_seq", "to_seq", "reason"),
