@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
-from kvwitness.gpu_tracer import devices_cli, engines
+from kvwitness.gpu_tracer import devices_cli, engines, memory_cli
 from kvwitness.gpu_tracer.engines.base import Engine, survey
 
 app = typer.Typer(no_args_is_help=True, help="Attach the tracer to an inference engine.")
 
 app.command("devices")(devices_cli.devices)
+app.command("memory")(memory_cli.memory)
 
 _INCOMPLETE, _NONE = 1, 2
 

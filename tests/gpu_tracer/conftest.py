@@ -1,4 +1,7 @@
-"""Tests of the lab and of fingerprints need torch: they run where it is, and say so where it is not."""
+"""Tests of the lab and of fingerprints need torch: they run where it is, and say so where it is not.
+
+Fixtures: the stand-in for NVIDIA's library.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+
+from tests.gpu_tracer.nvml_shim import State, compiled
 
 HERE = Path(__file__).parent
 REASON = "torch is not installed here; tests/gpu_tracer/lab/run makes an environment that has it"
@@ -20,3 +25,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.filterwarnings("ignore"))  # torch's own
         if importlib.util.find_spec("torch") is None:
             item.add_marker(pytest.mark.skip(reason=REASON))
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
+def old_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An older driver's."""
+    return compiled(tmp_path_factory.mktemp("nvml-old"), "-DOLD")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
+    """Says what the shim is to do from now on."""
+    file = tmp_path / "state"
+
+    def write(**values: int) -> None:
+        new = file.with_suffix(".new")
+        new.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        new.replace(file)
+
+    write()
+    monkeypatch.setenv("NVML_SHIM", str(file))
+    return write

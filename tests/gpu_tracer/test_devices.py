@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,51 +23,10 @@ from kvwitness.audit.store import Store
 from kvwitness.gpu_tracer.device_sampler import SIZES, DeviceSampler
 from kvwitness.gpu_tracer.nvml import LIBRARY, QUESTIONS, Nvml, Survey
 from kvwitness.gpu_tracer.tracer import Tracer
+from tests.gpu_tracer.nvml_shim import FIRST, GIB, PARTS, SECOND, State, needs_compiler
 from tests.gpu_tracer.support import recorded, take
 
-SHIM = Path(__file__).parent / "shims" / "nvml.c"
-COMPILER = shutil.which("cc") or shutil.which("gcc")
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler here (cc, gcc)")
-FIRST, SECOND = "GPU-11111111-aaaa-4bbb-8ccc-000000000001", "GPU-22222222-aaaa-4bbb-8ccc-000000000002"
-PARTS = ["MIG-33333333-aaaa-5bbb-8ccc-000000000003", "MIG-44444444-aaaa-5bbb-8ccc-000000000004"]
-GIB = 1 << 30
 WAIT_S = 60
-
-
-def compiled(into: Path, *options: str) -> Path:
-    library = into / LIBRARY
-    assert COMPILER is not None
-    flags = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}")
-    subprocess.run([COMPILER, *flags, *options, "-o", str(library), str(SHIM)], check=True)
-    return library
-
-
-@pytest.fixture(scope="session")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture(scope="session")
-def old_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("nvml-old"), "-DOLD")
-
-
-State = Callable[..., None]
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
-    """Says what the shim is to do from now on."""
-    file = tmp_path / "state"
-
-    def write(**values: int) -> None:
-        new = file.with_suffix(".new")
-        new.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-        new.replace(file)
-
-    write()
-    monkeypatch.setenv("NVML_SHIM", str(file))
-    return write
 
 
 def look(library: Path) -> Survey:
