@@ -148,7 +148,7 @@ _SHOWS: dict[str, Callable[[Row], str]] = {
     "transfer.done": _told,
     "transfer.failed": _told,
     "engine.limits": _limits,
-    "shadow.finding": lambda row: f"the tracer, as it happened: {_said(row, 'reason')}",
+    "shadow.finding": lambda row: f"said as it happened: {_said(row, 'reason')}",
     "telemetry.gap": lambda row: ", ".join(_count(row, "dropped", "events lost")),
 }
 

@@ -207,10 +207,11 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind(
         "shadow.finding",
-        "What the tracer said while the engine ran: that a read was about to meet what it should not, or that it gave "
-        "up looking. The audit judges for itself.",
+        "What the tracer, or a check of the engine's own, said while the engine ran: that a read was about to meet "
+        "what it should not, that bytes are not those that were written, or that it gave up looking. The audit judges "
+        "for itself.",
         required=("reason",),
-        optional=("pool", "pages"),
+        optional=("pool", "pages", "tok", "transfer", "rank"),
     ),
     Kind(
         "device.state",

@@ -1,7 +1,7 @@
-"""SGLang's request log (`--log-requests --log-requests-format json`), and the refusals beside it.
+"""SGLang's log: requests (`--log-requests --log-requests-format json`), refusals, and what its own checks found.
 
-Each line may begin with a `[2026-08-27 12:00:00]` of its own. At levels 0 and 1 there is no text in it; what there is
-at higher levels is dropped here.
+Each line may begin with a `[2026-08-27 12:00:00 TP0]` of its own. At levels 0 and 1 of the request log there is no text
+in it; what there is at higher levels is dropped here. What checks of pages found is taken by `sglang_checks`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ from kvwitness.collectors.logs.calls import NOTHING, Call, Event, Given
 from kvwitness.collectors.logs.fields import count_content, look
 from kvwitness.collectors.logs.moments import moment
 from kvwitness.collectors.logs.reading import LogReader
+from kvwitness.collectors.logs.sglang_checks import SIGNS, finding
 
-_PREFIX = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?: [^\]]*)?\]\s*")
+_PREFIX = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?: ([^\]]*))?\]\s*")
+_STARTED = re.compile(rb"^\[\d{4}-\d\d-\d\d [^\]]*\] server_args=")
 _TOO_LONG = re.compile(r"Input length \((\d+) tokens\) exceeds the maximum allowed length \((\d+) tokens\)")
 _RID = re.compile(r"rid='?([\w.:-]+)")
+_RANK = re.compile(r"\bTP(\d+)")
 _RECEIVED, _FINISHED = "request.received", "request.finished"
 SOURCE = "sglang/0"
 
 
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so is such a log."""
-    return any(b'"rid"' in line and b'"event"' in line and b"request." in line for line in lines(head))
+    return any(
+        (b'"rid"' in line and b'"event"' in line and b"request." in line)
+        or _STARTED.match(line)
+        or any(sign in line for sign in SIGNS)
+        for line in lines(head)
+    )
 
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:
@@ -42,13 +50,17 @@ class _Parser:
     def __init__(self, given: Given) -> None:
         self._given, self._source = given, given.source or SOURCE
         self._engine = self._source.split("/")[0]
+        self._latest: int | None = None
+        """Time of the last line that had one: the lines of a traceback have none."""
 
     def events(self, line: str, number: int, report: ImportReport) -> Iterable[Event] | None:
         prefix = _PREFIX.match(line)
         rest = line[prefix.end() :] if prefix else line
         time = moment(prefix[1]) if prefix else None
+        if time is not None:
+            self._latest = time.ns
         if not rest.startswith("{"):
-            return self._refusal(rest, time.ns if time else None)
+            return self._refusal(rest, time.ns if time else None) or self._check(rest, prefix, number, report)
         try:
             document = orjson.loads(rest)
         except orjson.JSONDecodeError:
@@ -104,6 +116,18 @@ class _Parser:
         }
         received = about | {"prompt_tokens": int(found[1]), "prompt_tokens_source": "counted:refusal"}
         return [("request.received", time, received), ("request.rejected", time, about | refused)]
+
+    def _check(self, text: str, prefix: re.Match[str] | None, number: int, report: ImportReport) -> list[Event] | None:
+        fields = finding(text, number, report)
+        if fields is None:
+            return None
+        if self._latest is None:
+            raise Rejected("what a check found, without a time")
+        rank = _RANK.search(prefix[2]) if prefix and prefix[2] else None
+        if rank is not None:
+            fields["rank"] = int(rank[1])
+        report.note_once(number, "times without a zone are taken for UTC")
+        return [("shadow.finding", self._latest, {"source": self._source, **fields})]
 
 
 def _object(value: Any) -> dict[str, Any]:

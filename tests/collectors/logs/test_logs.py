@@ -185,6 +185,84 @@ def test_sglang_request_log(bring: Bringing) -> None:
     assert "pepper" not in str(bring.events())
 
 
+CANARY = (
+    "kv_canary violation: launch_tag=TAIL_K_FULL fail_reason=verify_chain_hash+verify_position slot_idx=1237 "
+    "position=40 stored_token=31337 expected_token=-1 stored_chain_hash=0x00000000deadbeef "
+    "expected_aux=0x0000000000c0ffee"
+)
+"""The line of SGLang 0.5.16 to 0.5.23; more follow it, which say the same to people."""
+CANARY_REST = (
+    "KV cache canary violation detected (kernel_kind=TAIL_K_FULL, slot_idx=1237, position=40)\n"
+    "canary_kind:       per_forward_tail_k_full\n"
+    "  fail_reasons: verify_chain_hash verify_position\n"
+    "  stored:   token_id=31337   position=40 prev_hash=0x00000000deadbeef\n"
+    "  expected: prev_hash=0x0000000000c0ffee\n"
+    "  total_violations=1 ring_overflow=False step_when_pumped=812\n"
+)
+
+
+def test_what_sglangs_canary_found(bring: Bringing) -> None:
+    text = "[2026-08-27 12:00:01] server_args={'model_path': 'm'}\n"
+    text += f"[2026-08-27 12:00:02 DP0 TP1] {CANARY}\n{CANARY_REST}"
+    report = bring(text, "--source", "decode-1/0")
+    [finding] = bring.events()
+    assert finding == {
+        "time_ns": 1787832002000000000,
+        "event": "shadow.finding",
+        "source": "decode-1/0",
+        "reason": "SGLang's KV canary: verify_chain_hash+verify_position",
+        "tok_first": 40,
+        "tok_end": 41,
+        "rank": 1,
+        "launch": "TAIL_K_FULL",
+        "slot_index": 1237,
+    }
+    assert (report["events"], report["other"]) == (1, 7)
+    assert report["dropped_content"] == {
+        "stored_token": 1, "expected_token": 1, "stored_chain_hash": 1, "expected_aux": 1,
+    }  # fmt: skip
+    assert not [word for word in ("31337", "deadbeef", "c0ffee") if word in str(bring.events())]
+
+
+def test_what_sglangs_canary_raised(bring: Bringing) -> None:
+    """In a traceback, whose lines have no time; several in one exception."""
+    text = "[2026-08-27 12:00:03.250 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+    text += f'  File "scheduler.py", line 1, in run\nRuntimeError: {CANARY}\n{CANARY_REST}'
+    text += f"{CANARY.replace('slot_idx=1237', 'slot_idx=9')}\n"
+    text += "  total_violations=900 ring_overflow=True step_when_pumped=812\n"
+    bring(text)
+    assert [(e["time_ns"] % 10**10, e["slot_index"]) for e in bring.events()] == [
+        (3_250_000_000, 1237), (3_250_000_000, 9),
+    ]  # fmt: skip
+    assert "found more than it lists" in bring.said
+
+
+def test_what_sglangs_checksum_found(bring: Bringing) -> None:
+    mismatch = "KV checksum mismatch req=r7 bootstrap_room=4242 expected=0x1a2b got=0x1a2c"
+    text = f"[2026-08-27 12:00:01 TP0] {mismatch}\n"
+    text += "[2026-08-27 12:00:01 TP1] KV checksum mismatch on a peer rank req=r7 bootstrap_room=4242\n"
+    text += "[2026-08-27 12:00:02 TP1] KV checksum mismatch req=r8 bootstrap_room=None expected=0x1 got=0x2\n"
+    text += (
+        "[2026-08-27 12:00:03 TP1] KV checksum skipped: prefill layout signature 0x5 differs from this decode's 0x6\n"
+    )
+    report = bring(text)
+    first, peer, last = bring.events()
+    assert (first["event"], first["request"], first["transfer"], first["rank"]) == ("shadow.finding", "r7", "4242", 0)
+    assert (first["sent_digest"], first["received_digest"]) == ("0x1a2b", "0x1a2c")
+    assert first["reason"] == "SGLang's checksum: what arrived is not what prefill sent"
+    assert (peer["request"], peer["rank"], "sent_digest" in peer) == ("r7", 1, False)
+    assert peer["reason"].endswith("(on another rank)")
+    assert (last["request"], "transfer" in last) == ("r8", False)
+    assert "compares no checksums" in bring.said
+    assert report["other"] == 1
+
+
+def test_a_finding_without_any_time_is_a_loss(bring: Bringing) -> None:
+    report = bring(f"{CANARY}\n[2026-08-27 12:00:01] {CANARY}\n")
+    assert [bad["reason"] for bad in report["bad"]] == ["what a check found, without a time"]
+    assert report["events"] == 1
+
+
 def test_vllm_request_log(bring: Bringing) -> None:
     text = (
         "INFO 08-27 12:00:00 [__init__.py:1] vllm starts\n"

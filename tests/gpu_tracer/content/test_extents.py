@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+import pytest
 
-from kvwitness.gpu_tracer.allocator import Extent, extents_of
-from kvwitness.gpu_tracer.content.layout import by_page
+from tests.gpu_tracer.conftest import REASON
+
+torch = pytest.importorskip("torch", reason=REASON)
+
+from kvwitness.gpu_tracer.allocator import Extent, extents_of  # noqa: E402
+from kvwitness.gpu_tracer.content.layout import by_page  # noqa: E402
 
 
 def test_views_of_tensors_are_taken_from_first_byte_to_last() -> None:
