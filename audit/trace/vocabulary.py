@@ -209,9 +209,9 @@ _ALL: tuple[Kind, ...] = (
         "shadow.finding",
         "What the tracer, or a check of the engine's own, said while the engine ran: that a read was about to meet "
         "what it should not, that bytes are not those that were written, or that it gave up looking. The audit judges "
-        "for itself.",
+        "for itself. `path` names the engine's check; without it the tracer said it.",
         required=("reason",),
-        optional=("pool", "pages", "tok", "transfer", "rank"),
+        optional=("pool", "pages", "tok", "transfer", "rank", "path"),
     ),
     Kind(
         "device.state",

@@ -3,8 +3,9 @@
 The canary's line is the same in SGLang 0.5.16 to 0.5.23, whose own tests rely on it; the checksum's is that of 0.5.21
 and 0.5.23. The canary (`--kv-canary log` or `raise`) names a slot of the pool and a position, and no request; the
 checksum (`--disaggregation-enable-kv-checksum`) a request and the room of its transfer, and no pages. So neither is a
-`content.digest`, which is of pages: each becomes a `shadow.finding`, from which the audit takes no verdict. Nor is a
-mismatch a `transfer.failed`: the time of a log line is too coarse to say whether it was before other ends.
+`content.digest`, which is of pages: each becomes a `shadow.finding` with the check as its `path`, and the rule
+`engine-check-failed` leaves what they name unproven. Nor is a mismatch a `transfer.failed`: the time of a log line is
+too coarse to say whether it was before other ends.
 
 Token ids, and the canary's hashes, which have no key and give away the tokens to whoever guesses them, are dropped.
 """
@@ -48,7 +49,8 @@ def _canary(line: re.Match[str], text: str, report: ImportReport) -> dict[str, A
     for dropped in _DROPPED.finditer(text):
         bump(report.dropped_content, dropped[1])
     slot, position = int(line[3]), int(line[4])
-    fields: dict[str, Any] = {"reason": f"SGLang's KV canary: {line[2]}", "launch": line[1], "slot_index": slot}
+    fields: dict[str, Any] = {"reason": f"SGLang's KV canary: {line[2]}", "path": "kv_canary"}
+    fields |= {"launch": line[1], "slot_index": slot}
     if position >= 0:
         fields["tok"] = [position, position + 1]
     return fields
@@ -56,7 +58,8 @@ def _canary(line: re.Match[str], text: str, report: ImportReport) -> dict[str, A
 
 def _checksum(line: re.Match[str]) -> dict[str, Any]:
     where = " (on another rank)" if line[1] else ""
-    fields = {"request": line[2], "reason": f"SGLang's checksum: what arrived is not what prefill sent{where}"}
+    reason = f"SGLang's checksum: what arrived is not what prefill sent{where}"
+    fields = {"request": line[2], "reason": reason, "path": "kv_checksum"}
     if line[3] != "None":
         fields["transfer"] = line[3]
     if line[4]:

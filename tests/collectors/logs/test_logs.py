@@ -214,6 +214,7 @@ def test_what_sglangs_canary_found(bring: Bringing) -> None:
         "tok_first": 40,
         "tok_end": 41,
         "rank": 1,
+        "path": "kv_canary",
         "launch": "TAIL_K_FULL",
         "slot_index": 1237,
     }
@@ -253,6 +254,7 @@ def test_what_sglangs_checksum_found(bring: Bringing) -> None:
     assert (peer["request"], peer["rank"], "sent_digest" in peer) == ("r7", 1, False)
     assert peer["reason"].endswith("(on another rank)")
     assert (last["request"], "transfer" in last) == ("r8", False)
+    assert {e["path"] for e in bring.events()} == {"kv_checksum"}
     assert "compares no checksums" in bring.said
     assert report["other"] == 1
 
