@@ -485,6 +485,11 @@ tracer.alloc("e/0/full", [1, 2, 9], "r1")
 tracer.publish("e/0/full", [1, 2], key="k", ns={"model": "m"})
 assert not tracer.errors, tracer.errors
 assert tracer.active
+from kvwitness.gpu_tracer import allocator, memory_view
+from kvwitness.gpu_tracer.device_sampler import DeviceSampler
+from kvwitness.gpu_tracer.nvml import Nvml
+DeviceSampler(tracer, nvml=Nvml(sys.argv[1] + "/none.so")).sample()
+assert memory_view.view(allocator.recording([])).devices == ()
 loaded = {name.partition(".")[0] for name in sys.modules} & {"pyarrow", "polars", "duckdb", "numba", "orjson", "typer"}
 assert not loaded, loaded
 """
@@ -494,5 +499,5 @@ def test_imports_and_records_with_numpy_alone(rings: Path, tmp_path: Path) -> No
     root = str(Path(__file__).parents[2])
     subprocess.run([sys.executable, "-c", NUMPY_ONLY, str(rings), root], check=True, timeout=60, cwd=tmp_path)
     found = recorded(rings)
-    assert [row["event"] for row in found] == ["request.received", "page.alloc", "page.publish"]
+    assert [row["event"] for row in found] == ["request.received", "page.alloc", "page.publish", "device.state"]
     assert json.loads(found[0]["extra"]) == {"note": '{"a": [1, 2]}'}
