@@ -43,6 +43,26 @@ def of_requests(context: Context, wanted: pl.DataFrame) -> pl.LazyFrame:
     return named.join(wanted.lazy().select(KEY).unique(), on=KEY, how="semi")
 
 
+ENDS = ("request.finished", "request.aborted", "request.rejected")
+"""Events that end a life of a request id."""
+
+
+def of_the_last_life(touched: pl.LazyFrame, said: pl.LazyFrame) -> pl.LazyFrame:
+    """Those of the events `said` that belong to the last life of their request; `touched` are all of such requests.
+
+    A client that tries again may use its id again, and not every source counts incarnations: where one that had
+    received a request receives it once more, and the request had ended in between, what was said before is of an
+    earlier life.
+    """
+    received, ended = pl.col("event") == "request.received", pl.col("event").is_in(ENDS)
+    moments = touched.filter(received | ended).sort("ev").with_columns(ends=ended.cast(pl.Int64).cum_sum().over(KEY))
+    earlier = pl.col("ends").min().over(*KEY, "source")
+    again = moments.filter(received).filter(pl.col("ends") > earlier)
+    begun = again.group_by(KEY).agg(life_ev=pl.col("ev").max())
+    rows = said.join(begun, on=KEY, how="left", maintain_order="left")
+    return rows.filter(pl.col("ev") > pl.col("life_ev").fill_null(-1)).drop("life_ev")
+
+
 def with_tenant(frame: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Add the `tenant` of each row's (request, incarnation)."""
     rows = frame.drop("tenant", strict=False)

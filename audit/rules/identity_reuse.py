@@ -8,14 +8,13 @@ import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._aux_slots import misread, miswritten
-from kvwitness.audit.rules._frames import report
+from kvwitness.audit.rules._frames import ENDS, report
 from kvwitness.audit.rules._losses import lost_meanwhile
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 
 ID = "identity-reuse"
 
 TERMINAL = ["transfer.done", "transfer.failed", "transfer.drained"]
-ENDS = ["request.finished", "request.aborted", "request.rejected"]
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY
-from kvwitness.audit.rules._frames import SECOND_NS, SUCCESS, TOLD_ABORTED, of_requests, report
+from kvwitness.audit.rules._frames import SECOND_NS, SUCCESS, TOLD_ABORTED, of_requests, of_the_last_life, report
 from kvwitness.audit.rules._losses import births, lost_meanwhile
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 
@@ -20,7 +20,7 @@ COPIER_READS = ["transfer", "offload", "copy"]
 
 def _refusals(touched: pl.LazyFrame) -> pl.DataFrame:
     """First refusal and first abort per request and source."""
-    said = touched.filter(pl.col("event").is_in(REFUSALS)).sort("ev")
+    said = of_the_last_life(touched, touched.filter(pl.col("event").is_in(REFUSALS))).sort("ev")
     first = said.group_by(*KEY, "source", "event", maintain_order=True).first()
     return first.select(
         *KEY,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY, keyed
-from kvwitness.audit.rules._frames import SUCCESS, TOLD_ABORTED, of_requests, report
+from kvwitness.audit.rules._frames import SUCCESS, TOLD_ABORTED, of_requests, of_the_last_life, report
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 from kvwitness.audit.wording import number_of, several_of
 
@@ -28,8 +28,9 @@ def _terminal(context: Context) -> pl.DataFrame:
     if wanted.is_empty():
         return pl.DataFrame()
     touched = of_requests(context, wanted)
+    said = touched.filter(pl.col("event").is_in(["request.rejected", "request.aborted"]))
     state = (
-        touched.filter(pl.col("event").is_in(["request.rejected", "request.aborted"]))
+        of_the_last_life(touched, said)
         .sort("ev")
         .group_by(*KEY, "event", maintain_order=True)
         .first()
