@@ -210,6 +210,6 @@ def _interruptible(
 
 def _refused(error: duckdb.Error) -> KvwitnessError:
     said = str(error).removeprefix("Invalid Input Error: ")
-    if "kvwitness audit" in said:
+    if "run `kvwitness" in said:
         return KvwitnessError(said, "")
     return KvwitnessError(said, "`SHOW TABLES` lists the views, `DESCRIBE events` their columns.")

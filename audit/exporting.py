@@ -17,6 +17,7 @@ from kvwitness.audit.queries import queries
 from kvwitness.audit.store import Pseudonyms, Store, views
 from kvwitness.audit.store import sql as quoting
 from kvwitness.audit.store.catalog import EVENTS_ABOUT, STORAGE_VERSION
+from kvwitness.audit.store.views import alerts
 
 NAME = "kvwitness.duckdb"
 _BATCH = 65_536
@@ -109,6 +110,9 @@ def _copy(con: duckdb.DuckDBPyConnection, window: tuple[int, int], pseudonyms: P
         else:
             con.execute(f"CREATE VIEW {quoting.name(result.name)} AS {result.query(None, ())}")
             views.comment(con, result.name, result.about, result.comments())
+    for view in views.OF_ALERTS:
+        con.execute(f"CREATE VIEW {quoting.name(view.name)} AS {alerts.elsewhere(view)}")
+        views.comment(con, view.name, view.about, view.comments())
     views.create(con)
     for query in queries().values():
         views.create_macro(con, views.Macro(query.name, query.question, *query.macro))

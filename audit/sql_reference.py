@@ -28,7 +28,10 @@ collectors go on writing:
 
 Everything that came in is seen at the next query. What is judged is as of the newest audit: `audit_run` says when that
 was, `coverage` how many events came in since. Before the first audit, views of results **fail** when they are read; an
-empty answer would look like "nothing found". Times are UTC. Windows hold `since` and not `until`.
+empty answer would look like "nothing found". Views of alerts (`alerts`, and those that begin with `alert_`) are as of
+the newest check, which their column `checked_ts` names. Before the first check they fail as well, and so they do where
+one was killed while it changed something. Each of them shows one moment; two in one query may be a moment apart. Times
+are UTC. Windows hold `since` and not `until`.
 
 `kvwitness sql --export DIR` writes a window as one DuckDB file that stands alone, with the same views and queries:
 `-p since=... -p until=...`, and `--pseudonymise` for tenants under pseudonyms of a key that nobody keeps
@@ -78,7 +81,7 @@ def _views() -> Iterator[str]:
     yield _view(
         "events", EVENTS_ABOUT[0], {"...": "All columns of the [trace format](trace-format.md#columns)."} | _added()
     )
-    documented: list[views.View | views.ResultView] = [*views.DERIVED, *views.RESULTS]
+    documented: list[views.View | views.ResultView] = [*views.DERIVED, *views.RESULTS, *views.OF_ALERTS]
     for view in sorted(documented, key=lambda view: view.name):
         yield _view(view.name, view.about, view.comments())
     for macro in views.MACROS:

@@ -35,6 +35,8 @@ class Report:
     outcome: Outcome = field(default_factory=Outcome)
     delivered: Delivered = field(default_factory=Delivered)
     firing: int = 0
+    behind: str | None = None
+    """Why SQL could not be brought up to date."""
 
 
 def check(
@@ -72,7 +74,7 @@ def check(
     delivery.remind(ledger, config, clock)
     if report.failed is None:
         delivery.beat(ledger, config, clock)
-    report.firing = len(ledger.firing())
+    report.firing, report.behind = len(ledger.firing()), ledger.behind
     return report
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kvwitness.audit.alerts.config import Config
-from kvwitness.audit.alerts.model import OPERATION, Signal, alert_id
+from kvwitness.audit.alerts.model import OPERATION, UNKNOWN, Signal, alert_id
 from kvwitness.audit.alerts.operations import OPERATIONS
 from kvwitness.audit.alerts.policy import Weighed
 from kvwitness.audit.rules import RULES
@@ -49,7 +49,7 @@ def _label(signal: Signal, name: str) -> str:
         "tenant": signal.tenant,
         "incident": signal.id,
     }[name]
-    return value or "unknown"
+    return value or UNKNOWN
 
 
 def stormed(fresh: Sequence[Labels], config: Config) -> Mapping[str, Labels]:

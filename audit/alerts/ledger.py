@@ -2,21 +2,22 @@
 
 What was decided and what has to be said for it are written together (`Ledger.transaction`), so that neither is ever
 there without the other. The queue of what has to be said is worked off afterwards, each message under a key that never
-changes.
+changes. Every transaction that changes what the views of alerts show replaces their copies (`published`).
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from kvwitness.audit.alerts.model import Notice
+from kvwitness.audit.alerts.model import OPERATION_PREFIX, UNKNOWN, Notice
+from kvwitness.audit.alerts.published import Copies, Standing, Tables
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 
@@ -91,6 +92,11 @@ class Member:
     severity: str
     lasting: bool
 
+    @property
+    def about_incident(self) -> bool:
+        """Whether it is an incident; others are about kvwitness itself."""
+        return not self.signal.startswith(OPERATION_PREFIX)
+
 
 @dataclass(frozen=True)
 class Queued:
@@ -118,16 +124,22 @@ class SinkRow:
     beat_ns: int | None = None
 
 
+_REVISION = "revision"
+_SHOWN = 1000
+
+
 class Ledger:
     """The memory of the alerts of one store. One process changes it at a time (`lease`), any number may read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._touched: set[str] = set()
         path.parent.mkdir(exist_ok=True)
         self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._db.row_factory = sqlite3.Row
         # FULL: what was decided must be on disk before anything is sent for it.
         self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;")
+        self._copies = Copies(path.parent.parent / "published")
         self._prepare()
 
     @classmethod
@@ -169,6 +181,7 @@ class Ledger:
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             else:
                 self._check(self._version())
+        self.publish()
 
     def close(self) -> None:
         """Close the file."""
@@ -182,21 +195,105 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside becomes durable together at the end, or not at all."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        """Everything inside becomes durable together at the end, or not at all; then the views show it.
+
+        Raises `KvwitnessError` where it cannot be kept. Where the views cannot be brought up to date, `behind` says
+        why, and they fail until they can.
+        """
+        with self._copies.lock:
+            self._touched.clear()
+            announced = False
             try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):  # it may be undone already
-                    self._db.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as exc:
-            raise KvwitnessError(
-                f"What the alerts remember, {self.path}, cannot be written: {exc}.",
-                "Free space on that disk, or put its permissions right. Nothing was decided; the next check does it.",
-            ) from exc
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    if self._touched:
+                        self._copies.announce(self._standing())
+                        announced = True
+                        self.set_fact(_REVISION, str(self._revision() + 1))
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):  # it may be undone already
+                        self._db.execute("ROLLBACK")
+                    if announced:  # nothing came of it
+                        self._settle(())
+                    raise
+            except sqlite3.Error as exc:
+                raise KvwitnessError(
+                    f"What the alerts remember, {self.path}, cannot be written: {exc}.",
+                    "Free space on that disk, or put its permissions right. Nothing was decided; the next check does "
+                    "it.",
+                ) from exc
+            if announced:
+                self._settle(self._touched)
+
+    # -- what the views show ----------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> str | None:
+        """Why the views of alerts could not be brought up to date; None: they are."""
+        return self._copies.behind
+
+    def publish(self) -> None:
+        """Bring the views of alerts up to date where somebody who died, or an older version, left them behind."""
+        with self._copies.lock:
+            if not self._copies.settled(self._revision()):
+                self._copies.tidy()
+                self._settle(self._tables())
+
+    def _settle(self, touched: Collection[str]) -> None:
+        self._copies.settle(self._tables(), touched, self._standing())
+
+    def _revision(self) -> int:
+        return int(self.fact(_REVISION) or 0)
+
+    def _standing(self) -> Standing:
+        checked = max(self.rules_done().values(), default=None)
+        # A first check that could not judge the store leaves an alert, and no rule that was looked at.
+        begun = checked is not None or self._db.execute("SELECT 1 FROM alerts LIMIT 1").fetchone() is not None
+        return Standing(self._revision(), begun, checked)
+
+    def _tables(self) -> Tables:
+        return {
+            "alerts": self._shown_alerts,
+            "alert_incidents": self._shown_incidents,
+            "alert_deliveries": self._shown_deliveries,
+            "alert_sinks": lambda: [vars(row) for row in self.sinks()],
+            "alert_checks": self._shown_checks,
+        }
+
+    def _shown_alerts(self) -> Iterator[dict[str, Any]]:
+        members: dict[tuple[str, int], list[Member]] = {}
+        for member in self.members():
+            members.setdefault((member.alert, member.episode), []).append(member)
+        for row in self.alerts():
+            own = members.get((row.alert, row.episode), [])
+            incidents = [m.signal for m in own if m.about_incident]
+            rules = {m.rules[0] for m in own}
+            label = {name: value for name, value in row.labels.items() if value != UNKNOWN}
+            yield vars(row) | {
+                "incident": incidents[0] if len(incidents) == 1 else None,
+                "incidents": len(own),
+                "rule": label.get("rule") or (rules.pop() if len(rules) == 1 else None),
+                "tenant": label.get("tenant"),
+                "engine": label.get("engine"),
+                "accepted": label.get("accepted"),
+                "time_ns": row.opened_ns,
+                "until_ns": row.ended_ns,
+                "messages": row.version,
+            }
+
+    def _shown_incidents(self) -> Iterator[dict[str, Any]]:
+        return (vars(m) | {"incident": m.signal} for m in self.members() if m.about_incident)
+
+    def _shown_deliveries(self) -> list[dict[str, Any]]:
+        newest = self.deliveries(_SHOWN)
+        known = {row["id"] for row in newest}
+        return [*newest, *(row for row in self._deliveries("WHERE state = 'waiting'") if row["id"] not in known)]
+
+    def _shown_checks(self) -> list[dict[str, Any]]:
+        marks = self.marks()
+        return [{"rule": r, "looked_ns": at, "mark_ns": marks.get(r)} for r, at in sorted(self.rules_done().items())]
 
     # -- small facts, rules -----------------------------------------------------------------------------
 
@@ -219,6 +316,7 @@ class Ledger:
 
     def set_done(self, rule: str, done_ns: int, mark_ns: int) -> None:
         """A rule was looked at. Its mark never goes back."""
+        self._touched |= {"alert_checks"}
         self._db.execute(
             "INSERT INTO rules VALUES (?, ?, ?) ON CONFLICT (rule) DO UPDATE SET done_ns = excluded.done_ns, "
             "mark_ns = max(mark_ns, excluded.mark_ns)",
@@ -251,6 +349,7 @@ class Ledger:
 
     def keep(self, row: AlertRow) -> None:
         """Write an episode."""
+        self._touched |= {"alerts"}
         raw = vars(row) | {"labels": json.dumps(dict(row.labels), sort_keys=True), "sinks": json.dumps(row.sinks)}
         names = ", ".join(raw)
         self._db.execute(
@@ -267,6 +366,7 @@ class Ledger:
 
     def set_member(self, member: Member) -> None:
         """Write a member."""
+        self._touched |= {"alerts", "alert_incidents"}
         self._db.execute(
             "INSERT OR REPLACE INTO members VALUES "
             "(:signal, :alert, :episode, :base, :rules, :mark, :severity, :lasting)",
@@ -275,12 +375,14 @@ class Ledger:
 
     def drop_member(self, signal: str) -> None:
         """A signal is gone."""
+        self._touched |= {"alerts", "alert_incidents"}
         self._db.execute("DELETE FROM members WHERE signal = ?", (signal,))
 
     # -- the queue --------------------------------------------------------------------------------------
 
     def enqueue(self, notice: Notice, sink: str, now_ns: int, not_before_ns: int) -> None:
         """A message for a sink. One that it replaces, and that waits for the end of quiet hours, is dropped."""
+        self._touched |= {"alert_deliveries"}
         self._db.execute(
             "DELETE FROM outbox WHERE sink = ? AND alert = ? AND state = 'waiting' AND attempts = 0 "
             "AND not_before_ns > ?",
@@ -317,10 +419,12 @@ class Ledger:
 
     def attempt(self, queued: Queued) -> None:
         """An attempt begins: whatever happens now, the message may have arrived."""
+        self._touched |= {"alert_deliveries"}
         self._db.execute("UPDATE outbox SET attempts = attempts + 1 WHERE id = ?", (queued.id,))
 
     def settle(self, queued: Queued, state: str, now_ns: int, error: str | None = None) -> None:
         """A message was `delivered` or `refused`; what it said is not kept any longer."""
+        self._touched |= {"alert_deliveries"}
         self._db.execute(
             "UPDATE outbox SET state = ?, done_ns = ?, error = ?, body = NULL WHERE id = ?",
             (state, now_ns, error, queued.id),
@@ -328,12 +432,11 @@ class Ledger:
 
     def deliveries(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Messages, the newest first, without what they say."""
-        rows = self._db.execute(
-            "SELECT id, key, sink, alert, state, queued_ns, not_before_ns, attempts, done_ns, error FROM outbox "
-            "ORDER BY id DESC LIMIT ?",
-            (limit,),
-        )
-        return [dict(row) for row in rows]
+        return self._deliveries("ORDER BY id DESC LIMIT ?", limit)
+
+    def _deliveries(self, rest: str, *values: object) -> list[dict[str, Any]]:
+        names = "id, key, sink, alert, state, queued_ns, not_before_ns, attempts, done_ns, error"
+        return [dict(row) for row in self._db.execute(f"SELECT {names} FROM outbox {rest}", values)]
 
     def refused_since(self, since_ns: int) -> dict[str, int]:
         """Sink -> messages that it refused since then."""
@@ -342,8 +445,10 @@ class Ledger:
 
     def prune(self, before_ns: int) -> None:
         """Forget messages that were settled, and episodes that ended, before then."""
-        self._db.execute("DELETE FROM outbox WHERE state <> 'waiting' AND done_ns < ?", (before_ns,))
-        self._db.execute("DELETE FROM alerts WHERE state = 'resolved' AND ended_ns < ?", (before_ns,))
+        if self._db.execute("DELETE FROM outbox WHERE state <> 'waiting' AND done_ns < ?", (before_ns,)).rowcount:
+            self._touched |= {"alert_deliveries"}
+        if self._db.execute("DELETE FROM alerts WHERE state = 'resolved' AND ended_ns < ?", (before_ns,)).rowcount:
+            self._touched |= {"alerts"}
         self._db.execute("DELETE FROM silences WHERE until_ns < ?", (before_ns,))
 
     def sink(self, name: str) -> SinkRow:
@@ -357,6 +462,7 @@ class Ledger:
 
     def set_sink(self, row: SinkRow) -> None:
         """Write how delivery to a sink goes."""
+        self._touched |= {"alert_sinks"}
         self._db.execute(
             "INSERT OR REPLACE INTO sinks VALUES "
             "(:sink, :failures, :failing_since_ns, :retry_ns, :ok_ns, :error, :reminded_ns, :beat_ns)",
@@ -380,6 +486,7 @@ class Ledger:
     def forget(self, tenant: str) -> None:
         """Forget a tenant that was removed from the store: alerts and silences that bear its name go, and no message
         that waits names it."""
+        self._touched |= {"alerts", "alert_incidents", "alert_deliveries"}
         for row in self.alerts():
             if tenant in row.labels.values():
                 for table in ("alerts", "members", "outbox"):

@@ -14,6 +14,12 @@ SEVERITIES = ("info", "low", "medium", "high", "critical")
 OPERATION = "operation"
 """In place of a verdict: something about kvwitness itself, such as a check that did not run."""
 
+OPERATION_PREFIX = "op-"
+"""Of the ids of such signals; other ids are those of incidents."""
+
+UNKNOWN = "unknown"
+"""Label of what is not on record."""
+
 FIRING, UPDATED, RESOLVED, TEST = "firing", "updated", "resolved", "test"
 
 

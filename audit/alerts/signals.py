@@ -8,7 +8,7 @@ from kvwitness.audit.alerts.cadence import in_words
 from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.alerts.config import Acceptance, Config
 from kvwitness.audit.alerts.ledger import Ledger
-from kvwitness.audit.alerts.model import OPERATION, Signal
+from kvwitness.audit.alerts.model import OPERATION, OPERATION_PREFIX, Signal
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.store import Store
 from kvwitness.audit.wording import moment
@@ -61,7 +61,12 @@ def failed(why: str) -> Signal:
 
 def _operation(name: str, what: str, said: str, last_ns: int = 0) -> Signal:
     return Signal(
-        f"op-{name}{f'-{what}' if what else ''}", OPERATION, (name,), last_ns=last_ns, lasting=True, said=said
+        f"{OPERATION_PREFIX}{name}{f'-{what}' if what else ''}",
+        OPERATION,
+        (name,),
+        last_ns=last_ns,
+        lasting=True,
+        said=said,
     )
 
 

@@ -78,6 +78,15 @@ def print_metrics(store: StoreOption = DEFAULT_STORE) -> None:
     typer.echo(exposition(status(open_store(store))), nl=False)
 
 
+@app.command("publish")
+def publish(store: StoreOption = DEFAULT_STORE, quiet: QuietOption = False) -> None:
+    """Bring the views of alerts in store.duckdb up to date, where a check was killed while it changed something."""
+    with Ledger.of(open_store(store)) as ledger:
+        if ledger.behind is not None:
+            raise KvwitnessError(f"The views of alerts stay behind: {ledger.behind}", "Put that right, then try again.")
+    say("the views of alerts are up to date", quiet=quiet)
+
+
 @app.command("kinds")
 def list_kinds(format: FormatOption = None, output: OutputOption = None) -> None:
     """List the kinds of sinks that there are."""

@@ -99,6 +99,8 @@ def _tell(report: Report, config: Config, *, quiet: bool) -> None:
     outcome, delivered = report.outcome, report.delivered
     if report.failed is not None:
         say(f"the store could not be judged: {report.failed}")
+    if report.behind is not None:
+        say(f"the views of alerts in SQL fail until the next change: {report.behind}")
     changes = [(outcome.opened, "opened"), (outcome.updated, "updated"), (outcome.resolved, "resolved")]
     if told := [f"{count:,} {what}" for count, what in changes if count]:
         say(f"alerts: {', '.join(told)}; {report.firing:,} firing", quiet=quiet)

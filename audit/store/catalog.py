@@ -34,12 +34,15 @@ from kvwitness.audit.store.schema import COMMENTS, STORE_SCHEMA
 from kvwitness.audit.store.seeds import ensure_seeds
 from kvwitness.audit.store.segment import METADATA_KEY, write_segment
 from kvwitness.audit.store.stats import Stats
+from kvwitness.audit.store.views import alerts
 from kvwitness.audit.store.views.model import TS_COMMENT
 
 STORAGE_VERSION = "v1.0.0"
 """File format of store.duckdb. The default of DuckDB 2 cannot be opened by 1.x."""
 _OWN = {"events", "segments", "sealed_segments", "imports", "incident_notes", "manifest", "result_runs"}
-RESERVED = frozenset(_OWN | {view.name for view in (*views.DERIVED, *views.RETIRED)})
+RESERVED = frozenset(
+    _OWN | {view.name for view in (*views.DERIVED, *views.RETIRED)} | {view.name for view in views.OF_ALERTS}
+)
 """Names of views and tables that results must not take."""
 _MARKER = re.compile(r"(\d{10})-was-replaced--please-reopen-store\.duckdb\.parquet")
 _SEGMENT = {
@@ -147,6 +150,7 @@ def _build(path: Path, layout: Layout, manifest: Manifest) -> None:
             _segments_view(con, layout, manifest)
             _imports_view(con, layout)
             _notes_view(con, layout)
+            _alert_views(con, layout)
             _result_views(con, layout, manifest)
             # A view that is made looks up the files of all views below it. A table that is as empty and of the
             # same columns stands in for the events meanwhile.
@@ -278,6 +282,12 @@ def _notes_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
     views.comment(con, "incident_notes", *_ABOUT["incident_notes"])
 
 
+def _alert_views(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:
+    for view in views.OF_ALERTS:
+        con.execute(f"CREATE VIEW {sql.name(view.name)} AS {alerts.query(view, layout.published)}")
+        views.comment(con, view.name, view.about, view.comments())
+
+
 def _result_views(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
     con.execute(
         "CREATE TABLE result_runs (run_id VARCHAR, created_ns BIGINT, table_name VARCHAR, rows BIGINT, newest BOOLEAN)"
@@ -369,5 +379,6 @@ def built_for(con: duckdb.DuckDBPyConnection) -> Published | None:
 
 @cache
 def _fingerprint() -> str:
-    told = [repr((views.DERIVED, views.RESULTS, views.RETIRED, views.MACROS, _ABOUT)), *map(repr, queries().values())]
+    published = (views.DERIVED, views.RESULTS, views.OF_ALERTS, views.RETIRED, views.MACROS, _ABOUT)
+    told = [repr(published), *(alerts.query(view, Path()) for view in views.OF_ALERTS), *map(repr, queries().values())]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

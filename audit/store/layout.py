@@ -8,6 +8,7 @@ sealed/ev-<id>.parquet       what the compactor merged
 generations/                 one small empty file per published generation (see catalog.py)
 results/<run>/<table>.parquet        results of audits
 checkpoints/                 the audit's own memory between runs
+published/                   copies of what the alerts remember, for SQL (see views/alerts.py)
 casebook/<time>-<n>.json     what people say about incidents, one file per entry
 staging/  tmp/  locks/       work in progress; nothing here is ever read as content
 quarantine/                  damaged segments, moved away on request
@@ -98,6 +99,11 @@ class Layout:
         return self.root / "casebook"
 
     @property
+    def published(self) -> Path:
+        """Copies of what the alerts remember, for the views."""
+        return self.root / "published"
+
+    @property
     def staging(self) -> Path:
         """Imports and results that are not committed yet."""
         return self.root / "staging"
@@ -129,6 +135,7 @@ class Layout:
             self.results,
             self.checkpoints,
             self.casebook,
+            self.published,
             self.staging,
             self.quarantine,
         ]

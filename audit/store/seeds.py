@@ -15,6 +15,7 @@ from kvwitness.audit.store.layout import SEED, Layout
 from kvwitness.audit.store.schema import SCHEMA_VERSION
 from kvwitness.audit.store.segment import check_segment, write_segment
 from kvwitness.audit.store.stats import Stats
+from kvwitness.audit.store.views.alerts import OF_ALERTS, STATE, file_of
 
 SEED_FILE = f"{SEED}.parquet"
 """File name of the empty segments. It sorts before all others: DuckDB takes the columns from the first
@@ -42,6 +43,7 @@ def damaged_seeds(layout: Layout) -> list[str]:
 def ensure_seeds(layout: Layout) -> None:
     """Write the empty segments that `damaged_seeds` complains about."""
     ensure_seed(layout)
+    _ensure_copies(layout)
     make_dir(layout.imports / SEED)
     record = layout.imports / SEED / "import.json"
     if not record.exists():
@@ -59,3 +61,15 @@ def ensure_seeds(layout: Layout) -> None:
         tmp.unlink(missing_ok=True)
         write_segment(tmp, [], Stats(), name=name)
         place(tmp, layout.root / name)
+
+
+def _ensure_copies(layout: Layout) -> None:
+    """Copies of alerts that say that no check is on record, where there are none or one is lost. The ledger of the
+    alerts, which has what they lack, finds its own state gone and replaces all of them."""
+    make_dir(layout.published)
+    lost = [name for name in (STATE, *map(file_of, OF_ALERTS)) if not (layout.published / name).exists()]
+    if lost:
+        write_atomic(layout.published / STATE, orjson.dumps({"begun": False}) + b"\n", layout.tmp)
+    for name in lost:
+        if name != STATE:
+            write_atomic(layout.published / name, b"", layout.tmp)

@@ -72,7 +72,7 @@ def test_every_view_and_column_says_what_it_means(tmp_path: Path, audited: Store
 
 def test_a_view_documents_its_columns_in_their_order(audited: Store) -> None:
     found = columns(audited)
-    for view in (*views.DERIVED, *views.RESULTS):
+    for view in (*views.DERIVED, *views.RESULTS, *views.OF_ALERTS):
         assert list(view.comments()) == list(found[view.name]), view.name
 
 
@@ -92,7 +92,7 @@ def test_views_have_the_same_columns_before_the_first_audit(tmp_path: Path, audi
 
 def test_times_stand_beside_a_timestamp(audited: Store) -> None:
     by_type = {"BIGINT": "_ns", "TIMESTAMP_NS": "_ts"}
-    for view in (*views.DERIVED, *views.RESULTS):
+    for view in (*views.DERIVED, *views.RESULTS, *views.OF_ALERTS):
         found = columns(audited)[view.name]
         for name in found:
             if name.endswith("_ns") and name != "at_ns":
@@ -127,7 +127,7 @@ def test_a_result_of_an_older_version_lacks_columns_and_tables(tmp_path: Path) -
 
 
 def test_results_cannot_take_the_name_of_a_view() -> None:
-    assert {view.name for view in views.DERIVED} <= RESERVED
+    assert {view.name for view in (*views.DERIVED, *views.OF_ALERTS)} <= RESERVED
 
 
 @pytest.mark.parametrize("case", sorted(p.stem for p in CASES.glob("*.jsonl")))

@@ -13,6 +13,7 @@ import duckdb
 
 from kvwitness.audit.store import sql
 from kvwitness.audit.store.views import engines, pages, requests
+from kvwitness.audit.store.views.alerts import OF_ALERTS
 from kvwitness.audit.store.views.model import Macro, ResultView, View
 from kvwitness.audit.store.views.results import RESULTS
 
@@ -31,6 +32,7 @@ RETIRED: tuple[View, ...] = ()
 __all__ = [
     "DERIVED",
     "MACROS",
+    "OF_ALERTS",
     "RESULTS",
     "RETIRED",
     "VERSION",

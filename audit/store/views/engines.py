@@ -101,28 +101,4 @@ GROUP BY ALL""",
     },
 )
 
-ALERTS = View(
-    "alerts",
-    "A place for alerts, typed as they will be: always empty. `kvwitness alerts list` tells those that there are.",
-    """\
-SELECT NULL::VARCHAR AS alert, NULL::VARCHAR AS incident, NULL::VARCHAR AS rule, NULL::VARCHAR AS verdict,
-  NULL::VARCHAR AS severity, NULL::VARCHAR AS tenant, NULL::VARCHAR AS engine, NULL::VARCHAR AS state,
-  NULL::BIGINT AS time_ns, NULL::TIMESTAMP_NS AS ts, NULL::BIGINT AS until_ns, NULL::TIMESTAMP_NS AS until_ts
-WHERE false""",
-    {
-        "alert": "Id of the alert; the same as long as it is about the same.",
-        "incident": "Incident that it is about.",
-        "rule": "Rule that raised it.",
-        "verdict": "Verdict of the incident.",
-        "severity": "`critical`, `high`, `medium`, `low` or `info`.",
-        "tenant": "Tenant that was affected.",
-        "engine": "Engine that it is about.",
-        "state": "`firing` or `resolved`.",
-        "time_ns": "When it was raised. [ns since the Unix epoch]",
-        "ts": TS_COMMENT,
-        "until_ns": "When it was resolved; null while it fires. [ns since the Unix epoch]",
-        "until_ts": "until_ns as a timestamp (UTC).",
-    },
-)
-
-VIEWS = (LIMITS, POOLS, COVERAGE, ALERTS)
+VIEWS = (LIMITS, POOLS, COVERAGE)
