@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from kvwitness.audit.alerts import grouping, policy
 from kvwitness.audit.alerts.cadence import in_words
@@ -15,11 +15,24 @@ from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.alerts.config import Config, Silence
 from kvwitness.audit.alerts.ledger import AlertRow, Ledger, Member
 from kvwitness.audit.alerts.matching import Conditions
-from kvwitness.audit.alerts.model import FIRING, OPERATION, RESOLVED, UPDATED, Notice, Signal, alert_id, rank
+from kvwitness.audit.alerts.model import (
+    FIRING,
+    OPERATION,
+    RESOLVED,
+    UNKNOWN,
+    UPDATED,
+    Notice,
+    Signal,
+    alert_id,
+    rank,
+)
 from kvwitness.audit.alerts.operations import OPERATIONS
 from kvwitness.audit.alerts.policy import Weighed
-from kvwitness.audit.wording import several
+from kvwitness.audit.overall.standing import ACKNOWLEDGED, CLOSED
+from kvwitness.audit.wording import listing, several
 
+BY_CLOSING = "closed"
+"""In `ended_by`: somebody closed all of its incidents."""
 _CALM_NS = 900 * SECOND_NS
 _MOST_DOUBLINGS = 4
 _SAMPLE = 10
@@ -38,7 +51,13 @@ class Outcome:
 
 
 def step(ledger: Ledger, config: Config, signals: Sequence[Signal], due: Iterable[str], now_ns: int) -> Outcome:
-    """Take in all signals of the rules that are due. What other rules said before stays as it is."""
+    """Take in all signals of the rules that are due. What other rules said before stays as it is.
+
+    An incident that somebody closed is no signal, whether or not its rules are due; an alert of which all incidents
+    were closed is over at once.
+    """
+    closed = {signal.id: signal for signal in signals if signal.standing == CLOSED}
+    signals = [signal for signal in signals if signal.id not in closed]
     considered = {*due, *OPERATIONS}
     weighed = {
         one.signal.id: one
@@ -47,7 +66,8 @@ def step(ledger: Ledger, config: Config, signals: Sequence[Signal], due: Iterabl
     }
     everything = {s.id: one for s in signals if (one := policy.weigh(s, config, now_ns)) is not None}
     fresh = _placed(ledger, config, weighed)
-    touched = _gone(ledger, everything, considered) | {member.alert for member in fresh.values()}
+    emptied = _closed(ledger, closed)
+    touched = _gone(ledger, everything, considered) | {*emptied} | {member.alert for member in fresh.values()}
     for ident in fresh:
         ledger.drop_member(ident)  # lest the alert that it leaves counts it once more
     by_alert: dict[str, list[Member]] = {}
@@ -56,7 +76,8 @@ def step(ledger: Ledger, config: Config, signals: Sequence[Signal], due: Iterabl
     silences = [*config.silences, *_commanded(ledger)]
     outcome = Outcome()
     for alert in sorted(touched | {row.alert for row in ledger.firing()}):
-        _Turn(ledger, config, everything, silences, now_ns, outcome).take(alert, by_alert.get(alert, []))
+        turn = _Turn(ledger, config, everything, silences, now_ns, outcome, emptied.get(alert, ()))
+        turn.take(alert, by_alert.get(alert, []))
     return outcome
 
 
@@ -122,6 +143,16 @@ def _gone(ledger: Ledger, everything: Mapping[str, Weighed], considered: set[str
     return alerts
 
 
+def _closed(ledger: Ledger, closed: Mapping[str, Signal]) -> dict[str, tuple[str, ...]]:
+    """Drop members that somebody closed; returns their alerts, with who did."""
+    alerts: dict[str, set[str]] = {}
+    for member in ledger.members():
+        if member.signal in closed:
+            ledger.drop_member(member.signal)
+            alerts.setdefault(member.alert, set()).add(closed[member.signal].standing_by or UNKNOWN)
+    return {alert: tuple(sorted(who)) for alert, who in alerts.items()}
+
+
 @dataclass
 class _Turn:
     """The turn of one alert."""
@@ -132,6 +163,8 @@ class _Turn:
     silences: Sequence[Silence]
     now_ns: int
     outcome: Outcome
+    closed_by: tuple[str, ...] = ()
+    """Who closed incidents of the alert in this step."""
 
     def take(self, alert: str, fresh: Sequence[Member]) -> None:
         row = self.ledger.newest(alert)
@@ -144,6 +177,9 @@ class _Turn:
         members = self.ledger.members("alert = ? AND episode = ?", alert, row.episode)
         if fresh:
             row.active_ns = self.now_ns
+        if self.closed_by and not members:
+            self.resolve(row, BY_CLOSING)
+            return
         if self._over(row, members):
             self.resolve(row, "calm" if members else "gone")
             return
@@ -190,9 +226,18 @@ class _Turn:
             return
         louder = row.said_severity is not None and rank(row.severity) > rank(row.said_severity)
         more = len(members) != row.said_count and self.now_ns - row.said_ns >= self.config.update_every_ns
-        if louder or more:
+        if louder or more or self._taken_up(row, weighed):
             self.outcome.updated += 1
             self._say(row, members, weighed, UPDATED)
+
+    def _taken_up(self, row: AlertRow, weighed: Sequence[Weighed]) -> bool:
+        """Whether somebody else looks after it than was said: that is told at once."""
+        if row.notice is None:
+            return False
+        told, now = Notice.from_json(row.notice), _handling(weighed)
+        before = (told.taken_up, told.acknowledged_by if told.taken_up else (), told.assigned_to)
+        all_taken = now.acknowledged >= len(weighed) > 0
+        return before != (all_taken, now.acknowledged_by if all_taken else (), now.assigned_to)
 
     def resolve(self, row: AlertRow, by: str) -> None:
         """End an episode, and say so to all who heard of it."""
@@ -209,7 +254,7 @@ class _Turn:
                 status=RESOLVED,
                 severity=row.said_severity or row.severity,
                 previous_severity=None,
-                summary=_over_in_words(last, by, self.now_ns - row.active_ns, len(members)),
+                summary=_over_in_words(last, by, self.now_ns - row.active_ns, len(members), self.closed_by),
                 incidents=max(last.incidents, len(members)),
                 new_incidents=max(0, len(members) - row.said_count),
                 said_ns=self.now_ns,
@@ -270,6 +315,7 @@ class _Turn:
             link=self._link(row),
             accepted=accepted.id if accepted else None,
             tenant_names=tuple(tenants[:_NAMES]) if self.config.name_tenants else (),
+            **asdict(_handling(weighed)),
         )
 
     def _runbook(self, rules: Sequence[str]) -> str:
@@ -281,6 +327,24 @@ class _Turn:
             return None
         page = "health" if row.verdict == OPERATION else f"incidents?verdict={row.verdict}"
         return f"{self.config.dashboard.rstrip('/')}/{page}"
+
+
+@dataclass(frozen=True)
+class _Handling:
+    """What people do about an alert; the names are those of `Notice`."""
+
+    acknowledged: int
+    acknowledged_by: tuple[str, ...]
+    assigned_to: tuple[str, ...]
+
+
+def _handling(weighed: Sequence[Weighed]) -> _Handling:
+    taken = [one.signal for one in weighed if one.signal.standing == ACKNOWLEDGED]
+    return _Handling(
+        acknowledged=len(taken),
+        acknowledged_by=tuple(sorted({s.standing_by for s in taken if s.standing_by})),
+        assigned_to=tuple(sorted({one.signal.assignee for one in weighed if one.signal.assignee})),
+    )
 
 
 def _in_words(row: AlertRow, signals: Sequence[Signal], rules: Sequence[str], incidents: int, tenants: int) -> str:
@@ -295,10 +359,14 @@ def _in_words(row: AlertRow, signals: Sequence[Signal], rules: Sequence[str], in
     return f"{', '.join(told)}. Rules: {', '.join(rules[:6])}{', ...' if len(rules) > 6 else ''}."
 
 
-def _over_in_words(last: Notice, by: str, calm_ns: int, incidents: int) -> str:
+def _over_in_words(last: Notice, by: str, calm_ns: int, incidents: int, closed_by: Sequence[str]) -> str:
     total = several(max(last.incidents, incidents), "incident")
     if by == "calm":
         return f"{total}, none new for {in_words(calm_ns)}. That it is calm does not say that the cause is gone."
+    if by == BY_CLOSING:
+        return (
+            f"The last of {total} was closed by {listing(closed_by)}. It opens again when one is reopened or changes."
+        )
     if by == "gone":
         return "It is not found any more, or is part of another alert now."
     return f"Ended by {by} with {total} on record."

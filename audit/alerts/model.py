@@ -50,6 +50,12 @@ class Signal:
     """Holds as long as it is found, and is over when it is not; others are events, over after a time of calm."""
     said: str = ""
     """One sentence of facts, for what no incident page explains."""
+    standing: str = "open"
+    """What people did with the incident: one of `kvwitness.audit.overall.standing.STANDINGS`."""
+    standing_by: str | None = None
+    """Who did that."""
+    assignee: str | None = None
+    """To whom the incident is assigned."""
 
     @property
     def rule(self) -> str:
@@ -100,8 +106,17 @@ class Notice:
     """Id of the risk acceptance that covers it."""
     tenant_names: tuple[str, ...] = ()
     """Only where configuration asks for names."""
+    acknowledged: int = 0
+    """How many of the incidents somebody has acknowledged."""
+    acknowledged_by: tuple[str, ...] = ()
+    assigned_to: tuple[str, ...] = ()
     repeated: bool = field(default=False, compare=False)
     """An earlier attempt may have arrived: whoever does not know the key may have it twice."""
+
+    @property
+    def taken_up(self) -> bool:
+        """Whether somebody has acknowledged all of its incidents."""
+        return self.acknowledged >= self.incidents > 0
 
     def to_json(self) -> str:
         """For the queue on disk."""
@@ -111,8 +126,8 @@ class Notice:
     def from_json(cls, text: str) -> Notice:
         """The notice that `to_json` wrote."""
         raw: dict[str, Any] = json.loads(text)
-        for name in ("rules", "sample", "tenant_names"):
-            raw[name] = tuple(raw[name])
+        for name in ("rules", "sample", "tenant_names", "acknowledged_by", "assigned_to"):
+            raw[name] = tuple(raw.get(name, ()))  # messages of an older version lack some
         return cls(**raw)
 
 

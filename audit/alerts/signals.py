@@ -9,8 +9,9 @@ from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.alerts.config import Acceptance, Config
 from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.model import OPERATION, OPERATION_PREFIX, Signal
+from kvwitness.audit.overall.standing import standings
 from kvwitness.audit.rules import RULES
-from kvwitness.audit.store import Store
+from kvwitness.audit.store import Casebook, Store, StoreError
 from kvwitness.audit.wording import moment
 
 FAILING_NS = 600 * SECOND_NS
@@ -18,11 +19,19 @@ FAILING_NS = 600 * SECOND_NS
 
 
 def found(store: Store) -> list[Signal]:
-    """The incidents of the newest audit; none before the first."""
+    """The incidents of the newest audit with what people did with them; none before the first.
+
+    Where the notes cannot be read, all incidents count as open, and a signal says so: no alert must wait for notes.
+    """
     if not store.result_runs():
         return []
     signals = []
-    for row in store.result("incidents").iter_rows(named=True):
+    try:
+        notes = store.casebook.entries()
+    except StoreError as exc:
+        signals.append(_operation("notes-unreadable", "", f"Closed incidents count as open: {exc.message}"))
+        notes = Casebook.no_entries()
+    for row in standings(store.result("incidents"), notes).iter_rows(named=True):
         pools = [pool["pool"] for pool in row["pools"] or [] if pool["pool"]]
         tenants = {name for name in [row["tenant"], *row["other_tenants"]] if name is not None}
         signals.append(
@@ -39,6 +48,9 @@ def found(store: Store) -> list[Signal]:
                 last_ns=row["last_ns"] or 0,
                 findings=row["findings"],
                 lasting=row["request"] is None and all(RULES[rule].lasting for rule in row["rules"] if rule in RULES),
+                standing=row["standing"],
+                standing_by=row["standing_by"],
+                assignee=row["assignee"],
             )
         )
     return signals

@@ -46,7 +46,7 @@ def note(
             f"There is no incident {ident!r} in the newest audit.", "`kvwitness incidents` lists the incidents."
         )
     name = str(found["incident"])
-    if text or deed is not None:
+    if text or deed is not None or to is not None:
         wanted = deed or (Deed.ASSIGN if to else Deed.NOTE)
         entry = opened.casebook.add(
             name,

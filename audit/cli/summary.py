@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from kvwitness.audit.api import request_name
@@ -56,8 +58,8 @@ def _verdicts(answer: Answer) -> Table:
     return Table(["requests", "verdict", ""], rows)
 
 
-def incident_table(incidents: pl.DataFrame, title: str = "") -> Table:
-    """Rows of `overview.incident_rows` in the width of a terminal."""
+def incident_table(incidents: pl.DataFrame, title: str = "", *, standing: Sequence[str] | None = None) -> Table:
+    """Rows of `overview.incident_rows` in the width of a terminal; with `standing`, what people did with each."""
     rows = [
         [
             row["incident"],
@@ -72,6 +74,9 @@ def incident_table(incidents: pl.DataFrame, title: str = "") -> Table:
         for row in incidents.iter_rows(named=True)
     ]
     columns = ["incident", "verdict", "request", "tenant", "content of", "rules", "pages", "when"]
+    if standing is not None:
+        columns.append("standing")
+        rows = [[*row, said] for row, said in zip(rows, standing, strict=True)]
     return Table(columns, rows, title, whole=("incident", "verdict"), upright=True)
 
 

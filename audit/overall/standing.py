@@ -15,7 +15,11 @@ _AFTER = {Deed.ACKNOWLEDGE: ACKNOWLEDGED, Deed.CLOSE: CLOSED, Deed.REOPEN: OPEN}
 
 
 def standings(incidents: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
-    """`incidents` with `standing` (one of `STANDINGS`), `assignee`, `said_by`, `said_ns` and `said`: of the last deed.
+    """`incidents` with where each stands.
+
+    Adds `standing` (one of `STANDINGS`); `standing_by`, `standing_ns` and `standing_why`: who acknowledged, closed or
+    reopened it last, when, and with which words; `assignee`; and `said_by`, `said_ns` and `said`: of the last entry of
+    any kind. All but `standing` are null where nobody did so.
 
     `entries` are those of the casebook. An incident that was closed and whose verdict or number of findings is another
     now counts as `CHANGED`: somebody closed what they knew then.
@@ -24,6 +28,9 @@ def standings(incidents: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
     moves = said.filter(pl.col("deed").is_in([str(deed) for deed in _AFTER]))
     last = moves.group_by("incident", maintain_order=True).agg(
         moved=pl.col("deed").last().replace_strict({str(k): v for k, v in _AFTER.items()}, return_dtype=pl.String),
+        standing_by=pl.col("by").last(),
+        standing_ns=pl.col("at_ns").last(),
+        standing_why=pl.col("text").last(),
         then_verdict=pl.col("verdict").last(),
         then_findings=pl.col("findings").last(),
     )

@@ -99,6 +99,11 @@ class Casebook:
         rows = [entry for entry in self._read() if incident is None or entry["incident"] == incident]
         return pl.DataFrame(rows, schema=_SCHEMA).sort("at_ns", maintain_order=True)
 
+    @staticmethod
+    def no_entries() -> pl.DataFrame:
+        """The table of `entries` without rows."""
+        return pl.DataFrame(schema=_SCHEMA)
+
     def _read(self) -> Iterable[dict[str, object]]:
         if not self._layout.casebook.is_dir():
             return

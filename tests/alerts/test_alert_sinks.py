@@ -131,6 +131,22 @@ def test_pagerduty_events_of_an_episode_find_each_other(web: Receiver) -> None:
     assert events[0]["links"][0]["href"].endswith("#foreign-page-read")
 
 
+def test_who_has_taken_it_up_is_told_where_there_is_a_place_for_it(web: Receiver, tmp_path: Path) -> None:
+    mine = notice("updated", acknowledged=155, acknowledged_by=("ada",), assigned_to=("bob",))
+    sinks = [made("pagerduty", url=web.url, routing_key="k"), made("alertmanager", url=web.url)]
+    for sink in [*sinks, made("slack", url=web.url), made("ocsf", url=web.url), made("webhook", url=web.url)]:
+        sink.deliver(mine)
+    pager, manager, slack, ocsf, hook = [got.json for got in web.received]
+    assert pager["event_action"] == "acknowledge"
+    assert manager[0]["annotations"]["acknowledged"] == "155 by ada"
+    assert manager[0]["annotations"]["assigned_to"] == "bob"
+    assert "Acknowledged by ada. Assigned to bob." in " ".join(str(slack).split("\\n"))
+    assert (ocsf["status_id"], ocsf["status"]) == (2, "In Progress")
+    assert (hook["acknowledged"], hook["assigned_to"]) == ({"incidents": 155, "by": ["ada"]}, ["bob"])
+    sinks[0].deliver(notice("firing", acknowledged=155, acknowledged_by=("ada",)))  # it has to be there first
+    assert web.received[-1].json["event_action"] == "trigger"
+
+
 def test_slack_takes_no_name_for_a_mention(web: Receiver) -> None:
     made("slack", url=web.url).deliver(notice(repeated=True))
     body = web.received[0].body.decode()

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.alerts.model import RESOLVED, TEST, Notice
+from kvwitness.audit.wording import listing, several
 
 _MARKS = {"firing": "FIRING", "updated": "UPDATE", RESOLVED: "RESOLVED", TEST: "TEST"}
 
@@ -33,6 +34,11 @@ def lines(notice: Notice) -> list[str]:
         told.append(f"Incidents: {', '.join(notice.sample)}{more}.")
     if notice.tenant_names:
         told.append(f"Tenants: {', '.join(notice.tenant_names)}.")
+    if notice.acknowledged:
+        of = "" if notice.taken_up else f", {notice.acknowledged:,} of {several(notice.incidents, 'incident')}"
+        told.append(f"Acknowledged by {listing(notice.acknowledged_by)}{of}.")
+    if notice.assigned_to:
+        told.append(f"Assigned to {listing(notice.assigned_to)}.")
     if notice.accepted:
         told.append(f"Covered by risk acceptance {notice.accepted}.")
     told.append(f"What to do: {notice.runbook}")
@@ -71,6 +77,8 @@ def document(notice: Notice) -> dict[str, Any]:
         "said_at": iso(notice.said_ns),
         "ended_at": iso(notice.ended_ns) if notice.ended_ns else None,
         "accepted": notice.accepted,
+        "acknowledged": {"incidents": notice.acknowledged, "by": list(notice.acknowledged_by)},
+        "assigned_to": list(notice.assigned_to),
         "runbook": notice.runbook,
         "link": notice.link,
         "repeated": notice.repeated,

@@ -12,6 +12,7 @@ from kvwitness.audit.alerts.reading import Section
 from kvwitness.audit.alerts.sinks._http import Poster
 from kvwitness.audit.alerts.sinks._wording import iso
 from kvwitness.audit.alerts.sinks.model import SinkKind
+from kvwitness.audit.wording import listing
 
 _PATH = "/api/v2/alerts"
 _TEST_NS = 300 * 1_000_000_000
@@ -55,6 +56,10 @@ class Alertmanager:
             "incidents": str(notice.incidents),
             "key": notice.key,
         }
+        if notice.acknowledged:
+            annotations["acknowledged"] = f"{notice.acknowledged} by {listing(notice.acknowledged_by)}"
+        if notice.assigned_to:
+            annotations["assigned_to"] = listing(notice.assigned_to)
         return {
             "labels": {
                 **self._labels,

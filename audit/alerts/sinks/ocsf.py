@@ -25,7 +25,9 @@ _NAMES = {1: "Informational", 2: "Low", 3: "Medium", 4: "High", 5: "Critical"}
 def finding(notice: Notice) -> dict[str, Any]:
     """One notice as a Detection Finding: created, updated or closed."""
     activity, name = {UPDATED: (2, "Update"), RESOLVED: (3, "Close")}.get(notice.status, (1, "Create"))
-    status, status_name = (4, "Resolved") if notice.status == RESOLVED else (1, "New")
+    status, status_name = (2, "In Progress") if notice.taken_up else (1, "New")
+    if notice.status == RESOLVED:
+        status, status_name = 4, "Resolved"
     severity = _SEVERITY[notice.severity]
     attacks = sorted({a for rule in notice.rules if rule in RULES for a in RULES[rule].atlas})
     return {
@@ -69,6 +71,8 @@ def finding(notice: Notice) -> dict[str, Any]:
             "incidents": list(notice.sample),
             "tenants": notice.tenants,
             "atlas": attacks,
+            "acknowledged_by": list(notice.acknowledged_by),
+            "assigned_to": list(notice.assigned_to),
             "repeated": notice.repeated,
         },
     }

@@ -53,6 +53,9 @@ def record(notice: Notice) -> dict[str, Any]:
         "kvwitness.alert.runbook": notice.runbook,
         "kvwitness.alert.link": notice.link,
         "kvwitness.alert.accepted": notice.accepted,
+        "kvwitness.alert.acknowledged": notice.acknowledged,
+        "kvwitness.alert.acknowledged_by": notice.acknowledged_by,
+        "kvwitness.alert.assigned_to": notice.assigned_to,
         "kvwitness.alert.repeated": notice.repeated,
     }
     one = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from kvwitness.audit.alerts.model import RESOLVED, Notice
+from kvwitness.audit.alerts.model import RESOLVED, UPDATED, Notice
 from kvwitness.audit.alerts.reading import Section
 from kvwitness.audit.alerts.sinks._http import Poster
 from kvwitness.audit.alerts.sinks._wording import document, headline, iso
@@ -22,10 +22,11 @@ class PagerDuty:
         self._poster, self._routing_key = poster, routing_key
 
     def deliver(self, notice: Notice) -> None:
-        """Trigger (again: update) or resolve."""
+        """Trigger (again: update), acknowledge when somebody has acknowledged all of its incidents, or resolve."""
+        action = {RESOLVED: "resolve", UPDATED: "acknowledge" if notice.taken_up else "trigger"}
         event = {
             "routing_key": self._routing_key,
-            "event_action": "resolve" if notice.status == RESOLVED else "trigger",
+            "event_action": action.get(notice.status, "trigger"),
             "dedup_key": f"{notice.alert}/{notice.episode}",
             "payload": {
                 "summary": headline(notice)[:_LONGEST],

@@ -34,6 +34,8 @@ def message(notice: Notice, host: str, process: int) -> bytes:
         "tenants": str(notice.tenants),
         "rules": ",".join(notice.rules),
         "runbook": notice.runbook,
+        "acknowledged": str(notice.acknowledged),
+        "assignees": ",".join(notice.assigned_to),
         "repeated": str(notice.repeated).lower(),
     }
     structured = " ".join(f'{name}="{_value(text)}"' for name, text in facts.items())
