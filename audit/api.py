@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,15 +15,21 @@ from kvwitness.audit.unread import losses_of
 
 
 def judge_file(
-    source: str | Path | BinaryIO, *, progress: Progress = _silent
+    source: str | Path | BinaryIO,
+    *,
+    overrides: Mapping[str, Mapping[str, float | int | str]] | None = None,
+    progress: Progress = _silent,
 ) -> tuple[Judgement, ImportReport, pl.DataFrame]:
-    """Judge one trace file without a store. Returns the judgement, what the reader said, and the events."""
+    """Judge one trace file without a store. Returns the judgement, what the reader said, and the events.
+
+    `overrides` are rule parameters from configuration.
+    """
     progress("reading the trace", 0.0)
     table, report = load_trace(source)
     events = pl.from_arrow(table)
     assert isinstance(events, pl.DataFrame)
     rejected = losses_of(report.unread, events.with_row_index("row"))
-    return judge(events, rejected=rejected, progress=progress), report, events
+    return judge(events, overrides=overrides, rejected=rejected, progress=progress), report, events
 
 
 def judge_trace(source: str | Path | BinaryIO) -> dict[str, Any]:

@@ -7,7 +7,6 @@ stretch of them and the facts found there, so that the next audit replays only w
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from kvwitness import __version__
 from kvwitness.audit import observed, summaries
+from kvwitness.audit.inforce import Parameters, in_force, put_in_force
 from kvwitness.audit.pipeline import Ground, Judgement, Progress, _silent, conclude
 from kvwitness.audit.provenance import checkpoint
 from kvwitness.audit.provenance.choice import prepare_for
@@ -40,37 +40,43 @@ class AuditRun:
     run_id: str
     judgement: Judgement
     context: Context
+    parameters: Parameters
+    """What its rules were judged by."""
     seconds: float
 
 
 def audit_store(
     store: Store,
     *,
-    overrides: Mapping[str, Mapping[str, float | int | str]] | None = None,
+    parameters: Parameters | None = None,
     progress: Progress = _silent,
 ) -> AuditRun:
     """Judge everything in a store and keep the result in it, whole or not at all.
 
     Result tables: `findings`, `incidents`, `request_verdicts`, `undecided`, `audit_run` (one row: what was looked at),
-    and those of `kvwitness.audit.observed` and `kvwitness.audit.summaries`.
-    Another audit of the same store is waited for. `overrides` are rule parameters from configuration.
+    `rule_params` (what the rules were judged by), and those of `kvwitness.audit.observed` and
+    `kvwitness.audit.summaries`. Another audit of the same store is waited for. `parameters` are put in force for this
+    and the following audits; None: those that are in force (`kvwitness.audit.inforce`).
     """
     started = time.time_ns()
     directory = store.checkpoint_dir / "audit"
     directory.mkdir(parents=True, exist_ok=True)
     with FileLock(directory / "lock"):
+        if parameters is not None:
+            put_in_force(store, parameters)
+        judged_by = in_force(store)
         progress("ordering events", 0.0)
         with store.reading():
             sequence = bring_up_to_date(store, directory, prepare_for)
-        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), overrides or {}, refused(store))
+        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), judged_by.overrides, refused(store))
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
         judgement = conclude(context, page_events, sequence.rows, progress=progress)
         seen = observed.tables(context, marks(directory)) | summaries.tables(context, judgement.requests)
     run_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started / 1e9)) + f"-{started % 1_000_000_000:09d}"
     seconds = (time.time_ns() - started) / 1e9
-    store.put_result(run_id, tables(judgement, run_id, started) | seen)
-    return AuditRun(run_id, judgement, context, seconds)
+    store.put_result(run_id, tables(judgement, run_id, started) | {"rule_params": judged_by.table()} | seen)
+    return AuditRun(run_id, judgement, context, judged_by, seconds)
 
 
 def refused(store: Store) -> pl.DataFrame | None:

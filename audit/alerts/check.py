@@ -85,11 +85,13 @@ def _unchanged(store: Store, ledger: Ledger) -> list[Signal]:
 
 def _judged(store: Store, config: Config, ledger: Ledger) -> bool:
     """Judge the store unless what is kept is the judgement of just these events, by these rules and settings."""
-    seen = json.dumps([store.snapshot().marks(), config.overrides, __version__], sort_keys=True, default=dict)
+    seen = json.dumps(
+        [store.snapshot().marks(), config.parameters.overrides, __version__], sort_keys=True, default=dict
+    )
     runs = store.result_runs()
     if runs and ledger.fact("judged") == f"{runs[-1].run_id} {seen}":
         return False
-    run = audit_store(store, overrides=config.overrides)
+    run = audit_store(store, parameters=config.parameters)
     with ledger.transaction():
         ledger.set_fact("judged", f"{run.run_id} {seen}")
     return True

@@ -15,6 +15,7 @@ from kvwitness.audit.alerts.operations import OPERATIONS
 from kvwitness.audit.alerts.reading import ConfigError, Section
 from kvwitness.audit.alerts.sinks import sink_kinds
 from kvwitness.audit.alerts.sinks.model import Sink
+from kvwitness.audit.inforce import Parameters
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.rules.model import Rule
 
@@ -105,6 +106,8 @@ class Config:
 
     runbook: str
     """Address, in which `{rule}` stands for the rule."""
+    file: Path | None = None
+    """Where it stands."""
     dashboard: str | None = None
     zone: str = "UTC"
     cadence: Cadence = field(default_factory=lambda: Every(duration_ns("5m")))
@@ -137,9 +140,9 @@ class Config:
         return self.rule(rule).cadence or self.cadence
 
     @property
-    def overrides(self) -> dict[str, Mapping[str, float | int | str]]:
-        """Rule -> parameters, as the audit takes them."""
-        return {rule: setting.params for rule, setting in self.rules.items() if setting.params}
+    def parameters(self) -> Parameters:
+        """The rule parameters, as the audit takes them."""
+        return _parameters(self.rules, self.file)
 
 
 def load(path: Path) -> Config:
@@ -169,12 +172,25 @@ def accepted_risks(path: Path) -> tuple[Acceptance, ...]:
     return tuple(_acceptance(section, zone) for section in root.sections("acceptance"))
 
 
+def rule_parameters(path: Path) -> Parameters:
+    """The rule parameters of a configuration alone: for whoever judges, and has none of the keys of its sinks."""
+    raw, text = _read(path)
+    root = Section(raw, path, text)
+    return _parameters(_rules(root, root.zone("timezone", "UTC"), path), path)
+
+
+def _parameters(rules: Mapping[str, RuleSetting], file: Path | None) -> Parameters:
+    own = {rule: dict(setting.params) for rule, setting in rules.items() if setting.params}
+    return Parameters(own, str(file.resolve()) if own and file is not None else None)
+
+
 def _config(root: Section, path: Path) -> Config:
     zone = root.zone("timezone", "UTC")
     schedule, alerts = root.section("schedule"), root.section("alerts")
     sinks = _sinks(root)
     config = Config(
         runbook=_runbook(root, "runbook"),
+        file=path,
         dashboard=root.url("dashboard", None),
         zone=zone,
         cadence=_cadence(schedule, zone) or Every(duration_ns("5m")),

@@ -14,6 +14,7 @@ from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.remarks import remarks
 from kvwitness.audit.cli.stores import open_store
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.inforce import Parameters
 from kvwitness.audit.pipeline import Judgement
 from kvwitness.audit.store import Store
 from kvwitness.audit.telling.answer import Answer
@@ -38,14 +39,15 @@ class Judged:
     judgement: Judgement
 
 
-def judge_named(trace: str, *, quiet: bool) -> Judged:
-    """Judge a trace file; lines that gave no event are told.
+def judge_named(trace: str, *, quiet: bool, parameters: Parameters | None = None) -> Judged:
+    """Judge a trace file; lines that gave no event are told. `parameters`: of the rules; None: their defaults.
 
     Raises `KvwitnessError` when it holds no event.
     """
     name = "standard input" if trace == STDIN else trace
+    chosen = parameters or Parameters()
     with stages(quiet=quiet) as stage:
-        judgement, report, events = judge_file(trace, progress=stage)
+        judgement, report, events = judge_file(trace, overrides=chosen.overrides, progress=stage)
     for remark in remarks(report):
         say(f"{name}: {remark}", quiet=quiet)
     if not report.events:

@@ -16,6 +16,7 @@ from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.stores import open_store
 from kvwitness.audit.cli.summary import summary
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.inforce import Parameters
 from kvwitness.audit.overall.buyer import buyers_view
 from kvwitness.audit.overall.overview import alarming, verdict_in_words
 from kvwitness.audit.pipeline import Judgement
@@ -40,6 +41,12 @@ def audit(
     model: Annotated[str | None, typer.Option(help="With --as-buyer: requests to this model alone.")] = None,
     since: Annotated[str | None, typer.Option(help="With --as-buyer: begin of the window, UTC.")] = None,
     until: Annotated[str | None, typer.Option(help="With --as-buyer: end of the window, UTC, not included.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", help="Rule parameters of this configuration of alerts; of a store, from now on.", exists=False
+        ),
+    ] = None,
     format: FormatOption = None,
     output: OutputOption = None,
     quiet: QuietOption = False,
@@ -47,6 +54,8 @@ def audit(
     """Judge the whole store and keep the result in it; or one trace, without a store.
 
     Status 1 when there is a finding of leak, integrity or exposure; with --as-buyer, something to ask the provider.
+    A store is judged with the rule parameters that are in force in it: those that `kvwitness check` or --config named
+    last, else the defaults.
 
     As JSON it is one document: findings, a verdict for every request, findings about engines,
     rules that could not decide. As JSON Lines, CSV and Parquet it is the findings.
@@ -63,12 +72,17 @@ def audit(
         if view.suspicious:
             raise typer.Exit(_FOUND)
         return
+    parameters = None
+    if config is not None:
+        from kvwitness.audit.alerts.config import rule_parameters
+
+        parameters = rule_parameters(config)
     if trace is not None:
-        judged = judge_named(trace, quiet=quiet)
+        judged = judge_named(trace, quiet=quiet, parameters=parameters)
         title, answer, judgement = judged.name, judged.answer, judged.judgement
         lookup = f" --trace {judged.name}"
     else:
-        title, answer, judgement = _audited(store, quiet)
+        title, answer, judgement = _audited(store, parameters, quiet)
         lookup = "" if store == DEFAULT_STORE else f" --store {store}"
     if printer.for_people:
         printer.blocks(summary(answer, judgement.page_events, title=title, options=lookup))
@@ -79,10 +93,12 @@ def audit(
         raise typer.Exit(_FOUND)
 
 
-def _audited(path: Path, quiet: bool) -> tuple[str, Answer, Judgement]:
+def _audited(path: Path, parameters: Parameters | None, quiet: bool) -> tuple[str, Answer, Judgement]:
     store = open_store(path)
     with stages(quiet=quiet) as stage:
-        run = audit_store(store, progress=stage)
+        run = audit_store(store, parameters=parameters, progress=stage)
+    if told := run.parameters.told():
+        say(f"judged with {', '.join(told)} ({run.parameters.origin or 'named by a program'})", quiet=quiet)
     say(f"audit {run.run_id} took {run.seconds:.1f} s and is kept in the store", quiet=quiet)
     return str(store.path), Answer.of_store(store), run.judgement
 

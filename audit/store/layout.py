@@ -7,6 +7,7 @@ imports/<sha256>/            one per imported file: import.json and its segments
 sealed/ev-<id>.parquet       what the compactor merged
 generations/                 one small empty file per published generation (see catalog.py)
 results/<run>/<table>.parquet        results of audits
+rule-params.json             rule parameters in force, where some are not the defaults (see audit/inforce.py)
 checkpoints/                 the audit's own memory between runs
 published/                   copies of what the alerts remember, for SQL (see views/alerts.py)
 casebook/<time>-<n>.json     what people say about incidents, one file per entry

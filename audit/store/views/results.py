@@ -103,6 +103,20 @@ AUDIT_RUN = ResultView(
     loud=False,
 )
 
+RULE_PARAMS = ResultView(
+    "rule_params",
+    "What the rules of the newest audit were judged by: one row per parameter of a rule. The findings are those of "
+    "these values, and of no others.",
+    {
+        "rule": ("VARCHAR", "The rule: see rules.md."),
+        "param": ("VARCHAR", "Name of its parameter."),
+        "value": ("VARCHAR", "Its value, as text."),
+        "default_value": ("VARCHAR", "The value that it has unless somebody names another."),
+        "unit": ("VARCHAR", "Unit of both; empty: a plain number or a word."),
+        "origin": ("VARCHAR", "Where the value was named, such as a configuration of alerts; null: it is the default."),
+    },
+)
+
 AUDIT_MARKS = ResultView(
     "audit_marks",
     "How far the newest audit read: an event is judged when its ingest_row is at most last_row of its ingest. Empty "
@@ -235,5 +249,5 @@ KINDS_SEEN = ResultView(
 
 RESULTS = (
     FINDINGS, INCIDENTS, REQUEST_VERDICTS, UNDECIDED, AUDIT_RUN, AUDIT_MARKS, GAPS, READ_CAUSES, UNSOUND_READS,
-    REQUEST_INDEX, KINDS_SEEN,
+    REQUEST_INDEX, KINDS_SEEN, RULE_PARAMS,
 )  # fmt: skip
