@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import polars as pl
@@ -14,7 +15,8 @@ from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOptio
 from kvwitness.audit.cli.output import Printer, confirm, say
 from kvwitness.audit.cli.stores import open_store, tenant_name
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.audit.store import Store
+from kvwitness.audit.store import Pseudonyms, Store
+from kvwitness.audit.wording import second, several
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The store: look, tidy, check, let go.")
 
@@ -103,6 +105,14 @@ def migrate(store: StoreOption = DEFAULT_STORE, format: FormatOption = None, out
     Printer.choose(format, output).record(asdict(Store.migrate(store)))
 
 
+class Notes(StrEnum):
+    """What becomes of notes that name a tenant."""
+
+    TELL = "tell"
+    REDACT = "redact"
+    PSEUDONYMISE = "pseudonymise"
+
+
 @app.command()
 def retain(
     store: StoreOption = DEFAULT_STORE,
@@ -110,6 +120,13 @@ def retain(
     older_than: Annotated[
         str | None, typer.Option("--older-than", help="Remove what is older, such as 90d, 12h or 4w.")
     ] = None,
+    notes: Annotated[
+        Notes,
+        typer.Option(
+            "--notes",
+            help="With --tenant: what to do with notes about incidents that name it. tell: say which they are.",
+        ),
+    ] = Notes.TELL,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     format: FormatOption = None,
     output: OutputOption = None,
@@ -128,7 +145,28 @@ def retain(
         if directory(opened).exists():
             with Ledger.of(opened) as ledger, ledger.transaction():
                 ledger.forget(tenant_name(tenant))
+        printer.record(asdict(removal) | _in_notes(opened, tenant, notes))
+        return
     printer.record(asdict(removal))
+
+
+def _in_notes(store: Store, tenant: str, wanted: Notes) -> dict[str, int]:
+    """Look for a tenant in the notes, and do with its name what is wanted; counts what was found and changed."""
+    key = Pseudonyms.from_environment()
+    names = {tenant, tenant_name(tenant)}
+    found = store.casebook.naming(names)
+    changed = 0
+    if wanted is Notes.REDACT:
+        changed = store.casebook.rename(names, "[removed]")
+    elif wanted is Notes.PSEUDONYMISE:
+        # Without a key for the name it is one of a key that nobody keeps: it is the same in all notes, and no more.
+        linkable = key if key is not None and not key.made(tenant) else Pseudonyms.random()
+        changed = store.casebook.rename(names, linkable.of(tenant))
+    for note in found.to_dicts():
+        say(f"a note on {note['incident']} by {note['by']}, {second(note['at_ns'])}, names the tenant")
+    if len(found) and not changed:
+        say(f"{several(len(found), 'note')} left as written; --notes redact or pseudonymise takes the name out")
+    return {"notes_naming_it": len(found), "notes_changed": changed}
 
 
 def _seconds(duration: str) -> int:

@@ -6,10 +6,12 @@ An incident's id stays the same over audits, so an entry goes on belonging to it
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from pathlib import Path
 
 import orjson
 import polars as pl
@@ -30,6 +32,8 @@ class Deed(StrEnum):
 
 
 _LONGEST = 4_000
+_TEXTS = ("by", "text", "assignee")
+"""What people wrote in their own words."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,35 @@ class Casebook:
         rows = [entry for entry in self._read() if incident is None or entry["incident"] == incident]
         return pl.DataFrame(rows, schema=_SCHEMA).sort("at_ns", maintain_order=True)
 
+    def naming(self, names: Collection[str]) -> pl.DataFrame:
+        """The entries that name any of these, as a word of its own in any of their texts, whatever its case."""
+        named = _words(names)
+        rows = [entry for _, entry in self._files() if any(named.search(str(entry[key] or "")) for key in _TEXTS)]
+        return pl.DataFrame(rows, schema=_SCHEMA).sort("at_ns", maintain_order=True)
+
+    def rename(self, names: Collection[str], replacement: str) -> int:
+        """Put something else in the place of these names, for good, in every entry that `naming` finds; how many.
+
+        The one way in which an entry changes: what it says beside the name, and when and by whom, stays.
+        """
+        named, changed = _words(names), 0
+        for path, entry in list(self._files()):
+            told = {key: named.sub(lambda _: replacement, str(entry[key])) for key in _TEXTS if entry[key]}
+            if any(entry[key] != text for key, text in told.items()):
+                with explained("changing the casebook", path):
+                    write_atomic(path, orjson.dumps(entry | told), self._layout.tmp)
+                changed += 1
+        return changed
+
     @staticmethod
     def no_entries() -> pl.DataFrame:
         """The table of `entries` without rows."""
         return pl.DataFrame(schema=_SCHEMA)
 
     def _read(self) -> Iterable[dict[str, object]]:
+        return (entry for _, entry in self._files())
+
+    def _files(self) -> Iterator[tuple[Path, dict[str, object]]]:
         if not self._layout.casebook.is_dir():
             return
         for path in sorted(self._layout.casebook.glob("*.json")):
@@ -117,7 +144,7 @@ class Casebook:
                         "Restore it from a backup, or move it out of the store.",
                     ) from error
             if row["incident"] is not None:
-                yield {name: row.get(name) for name in _SCHEMA}
+                yield path, {name: row.get(name) for name in _SCHEMA}
 
     @property
     def revision(self) -> tuple[int, int]:
@@ -127,6 +154,13 @@ class Casebook:
         except FileNotFoundError:
             return 0, 0
         return found.st_mtime_ns, found.st_size
+
+
+def _words(names: Collection[str]) -> re.Pattern[str]:
+    longest_first = sorted((name for name in names if name), key=len, reverse=True)
+    if not longest_first:
+        raise StoreError("No name was given to look for in the casebook.", "Name a tenant.")
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])", re.IGNORECASE)
 
 
 def ensure_seed(layout: Layout) -> None:

@@ -46,6 +46,23 @@ def damage(store: Path, *, footer: bool = False) -> Path:
     return segment
 
 
+@pytest.mark.parametrize("wanted", ["tell", "redact", "pseudonymise"])
+def test_notes_that_name_a_removed_tenant(store: Path, capsys: pytest.CaptureFixture[str], wanted: str) -> None:
+    casebook = Store.open(store).casebook
+    casebook.add("inc-1", "note", by="ada", text="t-ash was told")
+    casebook.add("inc-2", "note", by="ada", text="nobody was told")
+    options = ("--tenant", "t-ash", "--yes", "--notes", wanted)
+    status, (told,), err = answered(store, "retain", *options, capsys=capsys)
+    assert (status, told["notes_naming_it"], told["notes_changed"]) == (0, 1, 0 if wanted == "tell" else 1)
+    assert "a note on inc-1 by ada" in err
+    text = casebook.entries()["text"].to_list()
+    assert text[1] == "nobody was told"
+    if wanted == "pseudonymise":
+        assert text[0].removesuffix(" was told") not in ("t-ash", "[removed]", text[0])
+    else:
+        assert text[0] == {"tell": "t-ash was told", "redact": "[removed] was told"}[wanted]
+
+
 def test_info(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, [info], said = answered(store, "info", capsys=capsys)
     assert (status, info["rows"], len(info["imports"]), said) == (0, EVENTS, len(FILES), "")

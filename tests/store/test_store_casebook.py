@@ -69,6 +69,23 @@ def test_a_damaged_entry_is_named(store: Store) -> None:
         store.casebook.entries()
 
 
+def test_entries_that_name_a_tenant_are_found_and_renamed(store: Store) -> None:
+    store.casebook.add("inc-1", Deed.NOTE, by="ada", text="Acme called; acme-eu and acmeville did not")
+    store.casebook.add("inc-2", Deed.CLOSE, by="ada", text="told ACME", verdict="leak", findings=3)
+    store.casebook.add("inc-3", Deed.ASSIGN, by="ada", assignee="acme")
+    store.casebook.add("inc-4", Deed.NOTE, by="ada", text="acme-eu")
+    assert store.casebook.naming({"acme"})["incident"].to_list() == ["inc-1", "inc-2", "inc-3"]
+    before = store.casebook.entries()
+    assert store.casebook.rename({"acme"}, "[removed]") == 3
+    after = store.casebook.entries()
+    assert after["text"].to_list()[:2] == ["[removed] called; acme-eu and acmeville did not", "told [removed]"]
+    assert after["assignee"][2] == "[removed]"
+    same = ["incident", "deed", "by", "verdict", "findings", "at_ns"]
+    assert after.select(same).equals(before.select(same))
+    assert store.casebook.naming({"acme"}).is_empty()
+    assert store.casebook.rename({"acme"}, "x") == 0
+
+
 def test_adding_changes_the_revision(store: Store) -> None:
     before = store.casebook.revision
     store.casebook.add("inc-1", Deed.NOTE, by="ada", text="seen")
