@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kvwitness import __version__
 from kvwitness.audit.alerts import decide, delivery, signals
+from kvwitness.audit.alerts.accepted import with_given
 from kvwitness.audit.alerts.clock import SECOND_NS, Clock
 from kvwitness.audit.alerts.config import Config
 from kvwitness.audit.alerts.decide import Outcome
@@ -63,6 +64,7 @@ def check(
     newest = _mark(store) if config.silent_after_ns is not None else None
     with ledger.transaction():
         now = clock.now_ns()
+        config = with_given(config, ledger)
         watching = signals.of_the_watching(config, ledger, now, newest)
         known = found if due or report.failed else _unchanged(store, ledger)
         report.outcome = decide.step(ledger, config, [*known, *watching], due, now)

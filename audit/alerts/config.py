@@ -19,6 +19,8 @@ from kvwitness.audit.inforce import Parameters
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.rules.model import Rule
 
+BEAT_FILE = "file"
+"""What the file of the heartbeat is called among its targets."""
 _HOUR, _DAY = duration_ns("1h"), duration_ns("1d")
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 GROUPINGS = ("verdict", "rule", "engine", "tenant", "incident")
@@ -98,6 +100,11 @@ class Heartbeat:
     every_ns: int
     sinks: tuple[str, ...] = ()
     file: Path | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where it goes: names of sinks, and `BEAT_FILE`."""
+        return (*self.sinks, *([BEAT_FILE] if self.file is not None else []))
 
 
 @dataclass(frozen=True)
@@ -411,6 +418,8 @@ def _heartbeat(section: Section, sinks: Mapping[str, Sink], path: Path) -> Heart
         file=path.parent / file if file else None,
     )
     section.done()
+    if heartbeat.file is not None and BEAT_FILE in heartbeat.sinks:
+        raise section.error("sinks", f"names a sink {BEAT_FILE!r}, which is what the file is called here")
     for name in heartbeat.sinks:
         if not hasattr(sinks[name], "beat"):
             raise section.error("sinks", f"names {name}, a kind of sink that has no heartbeat")

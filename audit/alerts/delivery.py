@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kvwitness.audit.alerts.clock import SECOND_NS, Clock
-from kvwitness.audit.alerts.config import Config
-from kvwitness.audit.alerts.ledger import Ledger, Queued, SinkRow
+from kvwitness.audit.alerts.config import BEAT_FILE, Config, Heartbeat
+from kvwitness.audit.alerts.ledger import HeartbeatRow, Ledger, Queued, SinkRow
 from kvwitness.audit.alerts.model import Notice
 from kvwitness.audit.alerts.sinks.model import Beating, Refused, Sink, Standing, Unreachable
 
@@ -86,7 +86,7 @@ def failing(row: SinkRow, exc: Exception, now_ns: int, jitter: random.Random) ->
     """A sink after one more failure: its next try is later each time, and at no round time."""
     asked = exc.after_s if isinstance(exc, Unreachable) else None
     pause = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(row.failures, 20)) * jitter.uniform(0.5, 1.0)
-    told = str(exc) if isinstance(exc, Unreachable) else f"{type(exc).__name__}: {exc}"
+    told = _told(exc)
     return replace(
         row,
         failures=row.failures + 1,
@@ -112,19 +112,45 @@ def remind(ledger: Ledger, config: Config, clock: Clock) -> None:
 
 
 def beat(ledger: Ledger, config: Config, clock: Clock) -> None:
-    """Give a sign of life, where and when configuration wants it. One that does not arrive is not sent later."""
+    """Give a sign of life, where and when configuration wants it. One that does not arrive is not sent later; that it
+    did not is remembered, and an alert when it goes on (`signals`)."""
     heartbeat, now = config.heartbeat, clock.now_ns()
     if heartbeat is None:
         return
-    if heartbeat.file is not None:
-        heartbeat.file.write_text(f"{now // SECOND_NS}\n", encoding="utf-8")
-    for name in heartbeat.sinks:
-        sink, row = config.sinks[name], ledger.sink(name)
-        if not isinstance(sink, Beating) or now - (row.beat_ns or 0) < heartbeat.every_ns:
+    known = ledger.heartbeats()
+    for target in heartbeat.targets:
+        row = known.get(target, HeartbeatRow(target))
+        fresh = now - (row.ok_ns or 0) < heartbeat.every_ns
+        if fresh and target != BEAT_FILE:  # the file is touched by every check
             continue
-        if _tried(partial(sink.beat, now, heartbeat.every_ns)):
-            with ledger.transaction():
-                ledger.set_sink(replace(ledger.sink(name), beat_ns=now))
+        try:
+            _beaten(config, heartbeat, target, now)
+        except Exception as exc:  # whatever it is, it must not take the check along
+            since = row.failing_since_ns or now
+            new = replace(row, failures=row.failures + 1, failing_since_ns=since, error=_told(exc))
+        else:
+            new = row if fresh and not row.failures else HeartbeatRow(target, now)
+        if new is row:
+            continue
+        with ledger.transaction():
+            ledger.set_heartbeat(new)
+
+
+def _beaten(config: Config, heartbeat: Heartbeat, target: str, now_ns: int) -> None:
+    """Send a sign of life to one target. Raises whatever keeps it from arriving."""
+    if target == BEAT_FILE and heartbeat.file is not None:
+        try:
+            heartbeat.file.write_text(f"{now_ns // SECOND_NS}\n", encoding="utf-8")
+        except OSError as exc:
+            raise Unreachable(f"{heartbeat.file}: {exc.strerror}") from exc
+        return
+    sink = config.sinks[target]
+    assert isinstance(sink, Beating)  # configuration sees to it
+    sink.beat(now_ns, heartbeat.every_ns)
+
+
+def _told(exc: Exception) -> str:
+    return str(exc) if isinstance(exc, Unreachable | Refused) else f"{type(exc).__name__}: {exc}"
 
 
 def _tried(send: Callable[[], None]) -> bool:

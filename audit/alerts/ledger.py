@@ -21,7 +21,7 @@ from kvwitness.audit.alerts.published import Copies, Standing, Tables
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE rules (rule TEXT PRIMARY KEY, done_ns INTEGER NOT NULL, mark_ns INTEGER NOT NULL) STRICT;
@@ -42,11 +42,31 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_due ON outbox (state, sink, id);
 CREATE TABLE sinks (
     sink TEXT PRIMARY KEY, failures INTEGER NOT NULL, failing_since_ns INTEGER, retry_ns INTEGER NOT NULL,
-    ok_ns INTEGER, error TEXT, reminded_ns INTEGER, beat_ns INTEGER) STRICT;
+    ok_ns INTEGER, error TEXT, reminded_ns INTEGER) STRICT;
+CREATE TABLE heartbeats (
+    target TEXT PRIMARY KEY, ok_ns INTEGER, failures INTEGER NOT NULL, failing_since_ns INTEGER, error TEXT) STRICT;
+CREATE TABLE acceptances (
+    id TEXT PRIMARY KEY, conditions TEXT NOT NULL, accepted_by TEXT NOT NULL, reason TEXT NOT NULL,
+    severity TEXT NOT NULL, made_ns INTEGER NOT NULL, until_ns INTEGER NOT NULL, warn_ns INTEGER NOT NULL) STRICT;
 CREATE TABLE silences (
     id TEXT PRIMARY KEY, conditions TEXT NOT NULL, owner TEXT NOT NULL, reason TEXT NOT NULL, from_ns INTEGER NOT NULL,
     until_ns INTEGER NOT NULL) STRICT;
 """
+_FROM_1 = """
+ALTER TABLE sinks RENAME TO sinks_1;
+CREATE TABLE sinks (
+    sink TEXT PRIMARY KEY, failures INTEGER NOT NULL, failing_since_ns INTEGER, retry_ns INTEGER NOT NULL,
+    ok_ns INTEGER, error TEXT, reminded_ns INTEGER) STRICT;
+INSERT INTO sinks SELECT sink, failures, failing_since_ns, retry_ns, ok_ns, error, reminded_ns FROM sinks_1;
+CREATE TABLE heartbeats (
+    target TEXT PRIMARY KEY, ok_ns INTEGER, failures INTEGER NOT NULL, failing_since_ns INTEGER, error TEXT) STRICT;
+INSERT INTO heartbeats SELECT sink, beat_ns, 0, NULL, NULL FROM sinks_1 WHERE beat_ns IS NOT NULL;
+DROP TABLE sinks_1;
+CREATE TABLE acceptances (
+    id TEXT PRIMARY KEY, conditions TEXT NOT NULL, accepted_by TEXT NOT NULL, reason TEXT NOT NULL,
+    severity TEXT NOT NULL, made_ns INTEGER NOT NULL, until_ns INTEGER NOT NULL, warn_ns INTEGER NOT NULL) STRICT;
+"""
+"""From the first version to the second."""
 
 
 @dataclass
@@ -121,7 +141,20 @@ class SinkRow:
     ok_ns: int | None = None
     error: str | None = None
     reminded_ns: int | None = None
-    beat_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class HeartbeatRow:
+    """How a sign of life arrives at one of its targets."""
+
+    target: str
+    """Name of a sink, or `file`."""
+    ok_ns: int | None = None
+    """When one arrived last."""
+    failures: int = 0
+    """In a row."""
+    failing_since_ns: int | None = None
+    error: str | None = None
 
 
 _REVISION = "revision"
@@ -168,19 +201,20 @@ class Ledger:
 
     def _check(self, found: int) -> None:
         if found != SCHEMA_VERSION:
+            older = found < SCHEMA_VERSION
             raise KvwitnessError(
                 f"{self.path} was written by another version of kvwitness (its version is {found}).",
-                "Upgrade kvwitness; nothing was changed.",
+                "The next `kvwitness check` brings it up to date." if older else "Upgrade kvwitness.",
             )
 
     def _prepare(self) -> None:
         with self.transaction():
-            if not self.begun:
-                for statement in _SCHEMA.split(";"):
+            if (found := self._version()) in (0, 1):
+                for statement in (_SCHEMA if found == 0 else _FROM_1).split(";"):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             else:
-                self._check(self._version())
+                self._check(found)
         self.publish()
 
     def close(self) -> None:
@@ -259,6 +293,7 @@ class Ledger:
             "alert_incidents": self._shown_incidents,
             "alert_deliveries": self._shown_deliveries,
             "alert_sinks": lambda: [vars(row) for row in self.sinks()],
+            "alert_heartbeats": lambda: [vars(row) for row in self.heartbeats().values()],
             "alert_checks": self._shown_checks,
         }
 
@@ -409,6 +444,11 @@ class Ledger:
         query = "SELECT DISTINCT sink FROM outbox WHERE state = 'waiting' ORDER BY sink"
         return [row[0] for row in self._db.execute(query)]
 
+    def waiting(self) -> dict[str, int]:
+        """Sink -> how many messages wait for it."""
+        query = "SELECT sink, count(*) FROM outbox WHERE state = 'waiting' GROUP BY sink"
+        return {row[0]: row[1] for row in self._db.execute(query)}
+
     def next_wish_ns(self) -> int | None:
         """When the next waiting message may go, sinks that fail left aside."""
         row = self._db.execute(
@@ -465,9 +505,40 @@ class Ledger:
         self._touched |= {"alert_sinks"}
         self._db.execute(
             "INSERT OR REPLACE INTO sinks VALUES "
-            "(:sink, :failures, :failing_since_ns, :retry_ns, :ok_ns, :error, :reminded_ns, :beat_ns)",
+            "(:sink, :failures, :failing_since_ns, :retry_ns, :ok_ns, :error, :reminded_ns)",
             vars(row),
         )
+
+    def heartbeats(self) -> dict[str, HeartbeatRow]:
+        """Target -> how signs of life arrive there."""
+        return {row["target"]: HeartbeatRow(**dict(row)) for row in self._db.execute("SELECT * FROM heartbeats")}
+
+    def set_heartbeat(self, row: HeartbeatRow) -> None:
+        """Write how signs of life arrive."""
+        self._touched |= {"alert_heartbeats"}
+        self._db.execute(
+            "INSERT OR REPLACE INTO heartbeats VALUES (:target, :ok_ns, :failures, :failing_since_ns, :error)",
+            vars(row),
+        )
+
+    # -- risk acceptances that were given by command ----------------------------------------------------
+
+    def acceptances(self) -> list[dict[str, Any]]:
+        """The risk acceptances that were given by command, the oldest first."""
+        rows = self._db.execute("SELECT * FROM acceptances ORDER BY made_ns, id")
+        return [dict(row) | {"conditions": json.loads(row["conditions"])} for row in rows]
+
+    def set_acceptance(self, row: Mapping[str, Any]) -> None:
+        """Write a risk acceptance."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO acceptances VALUES "
+            "(:id, :conditions, :accepted_by, :reason, :severity, :made_ns, :until_ns, :warn_ns)",
+            dict(row) | {"conditions": json.dumps(row["conditions"])},
+        )
+
+    def drop_acceptance(self, ident: str) -> bool:
+        """Take a risk acceptance back; whether there was one."""
+        return bool(self._db.execute("DELETE FROM acceptances WHERE id = ?", (ident,)).rowcount)
 
     # -- silences ---------------------------------------------------------------------------------------
 
@@ -499,6 +570,9 @@ class Ledger:
         for silence in self.silences():
             if tenant in silence["conditions"].get("tenant", ()):
                 self._db.execute("DELETE FROM silences WHERE id = ?", (silence["id"],))
+        for acceptance in self.acceptances():
+            if tenant in acceptance["conditions"].get("tenant", ()):
+                self.drop_acceptance(acceptance["id"])
 
 
 def _without(notice: str, tenant: str) -> str:

@@ -27,6 +27,11 @@ class Matcher:
     severity: str = SEVERITIES[0]
     """At least this."""
 
+    def in_words(self) -> str:
+        """The conditions that are not empty."""
+        told = [f"{name} {' or '.join(getattr(self, name))}" for name in _FIELDS if getattr(self, name)]
+        return ", ".join(told) or "everything"
+
     def fits(
         self,
         *,
@@ -90,6 +95,16 @@ class Conditions:
                 raise ValueError(f"{pair!r} is not NAME=VALUE, where NAME is one of {', '.join(_FIELDS)}")
             values[name] = (*values.get(name, ()), value)
         return cls(values)
+
+    def check(self, known_rules: Iterable[str]) -> None:
+        """Raises ValueError for a rule or a verdict that fits nothing there is."""
+        known = list(known_rules)
+        for rule in self.values.get("rule", ()):
+            if not any(fnmatchcase(one, rule) for one in known):
+                raise ValueError(f"{rule!r} fits no rule (`kvwitness rules list` shows them)")
+        for verdict in self.values.get("verdict", ()):
+            if not any(fnmatchcase(one, verdict) for one in VERDICTS):
+                raise ValueError(f"{verdict!r} fits no verdict ({', '.join(VERDICTS)})")
 
     def matcher(self) -> Matcher:
         """The matcher that they describe."""

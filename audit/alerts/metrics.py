@@ -14,7 +14,7 @@ Sample = tuple[Mapping[str, str], float]
 
 def exposition(status: Status) -> str:
     """Every figure with its help and type."""
-    return "".join(_family(*family) for family in _families(status))
+    return "".join(_family(*family) for family in (*_families(status), *_heartbeats(status)))
 
 
 def _families(status: Status) -> Iterable[tuple[str, str, str, Sequence[Sample]]]:
@@ -52,6 +52,22 @@ def _families(status: Status) -> Iterable[tuple[str, str, str, Sequence[Sample]]
         "gauge",
         "When a sink took a message last.",
         [({"sink": row["sink"]}, row["ok_ns"] / SECOND_NS) for row in sinks if row["ok_ns"]],
+    )
+
+
+def _heartbeats(status: Status) -> Iterable[tuple[str, str, str, Sequence[Sample]]]:
+    beats = list(status.heartbeats.iter_rows(named=True))
+    yield (
+        "kvwitness_heartbeat_failures",
+        "gauge",
+        "Heartbeats in a row that did not arrive.",
+        [({"target": row["target"]}, row["failures"]) for row in beats],
+    )
+    yield (
+        "kvwitness_heartbeat_timestamp_seconds",
+        "gauge",
+        "When a heartbeat arrived last.",
+        [({"target": row["target"]}, row["ok_ns"] / SECOND_NS) for row in beats if row["ok_ns"]],
     )
 
 

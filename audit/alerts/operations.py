@@ -18,6 +18,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "check-missed": Operation("A check did not run in time", "high"),
     "check-failed": Operation("A check could not judge the store", "high"),
     "delivery-failing": Operation("Alerts cannot be delivered", "high"),
+    "heartbeat-failing": Operation("The heartbeat does not arrive", "high"),
     "notes-unreadable": Operation("Notes about incidents cannot be read", "medium"),
     "store-silent": Operation("No event arrives any more", "high"),
     "acceptance-expiring": Operation("A risk acceptance is about to end", "medium"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvwitness.audit.alerts.cadence import in_words
 from kvwitness.audit.alerts.clock import SECOND_NS
-from kvwitness.audit.alerts.config import Acceptance, Config
+from kvwitness.audit.alerts.config import BEAT_FILE, Acceptance, Config
 from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.model import OPERATION, OPERATION_PREFIX, Signal
 from kvwitness.audit.overall.standing import standings
@@ -61,6 +61,7 @@ def of_the_watching(config: Config, ledger: Ledger, now_ns: int, newest_ns: int 
     return [
         *_missed(config, ledger, now_ns),
         *_undelivered(ledger, now_ns),
+        *_unheard(config, ledger, now_ns),
         *_silent(config, now_ns, newest_ns),
         *(signal for acceptance in config.acceptances for signal in _ending(acceptance, now_ns)),
     ]
@@ -102,6 +103,18 @@ def _undelivered(ledger: Ledger, now_ns: int) -> Iterator[Signal]:
             yield _operation("delivery-failing", row.sink, f"Nothing reached {row.sink} since {since}.")
         elif count := refused.get(row.sink, 0):
             yield _operation("delivery-failing", row.sink, f"{row.sink} refused {count:,} messages within a day.")
+
+
+def _unheard(config: Config, ledger: Ledger, now_ns: int) -> Iterator[Signal]:
+    """Targets of the heartbeat that it does not reach. Whoever expects it may be alarmed by that, or not exist."""
+    known = ledger.heartbeats()
+    for target in config.heartbeat.targets if config.heartbeat is not None else ():
+        row = known.get(target)
+        if row is None or row.failing_since_ns is None or now_ns - row.failing_since_ns < FAILING_NS:
+            continue
+        where = "its file" if target == BEAT_FILE else target
+        said = f"No heartbeat reached {where} since {moment(row.failing_since_ns)}."
+        yield _operation("heartbeat-failing", target, said)
 
 
 def _silent(config: Config, now_ns: int, newest_ns: int | None) -> Iterator[Signal]:

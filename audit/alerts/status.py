@@ -52,6 +52,15 @@ SINKS = pl.Schema(
         "waiting": pl.Int64(),
     }
 )
+HEARTBEATS = pl.Schema(
+    {
+        "target": pl.String(),
+        "ok_ns": pl.Int64(),
+        "failures": pl.Int64(),
+        "failing_since_ns": pl.Int64(),
+        "error": pl.String(),
+    }
+)
 RULES_DONE = pl.Schema({"rule": pl.String(), "done_ns": pl.Int64(), "mark_ns": pl.Int64()})
 
 
@@ -65,21 +74,22 @@ class Status:
     """One row per message and sink, the newest first: `waiting`, `delivered` or `refused`."""
     sinks: pl.DataFrame
     """One row per sink that was ever sent to."""
+    heartbeats: pl.DataFrame
+    """One row per target of the heartbeat."""
     rules: pl.DataFrame
     """When each rule was looked at last, and how far the record had come."""
 
 
 def status(store: Store) -> Status:
     """The state of the alerts of a store; empty tables where nothing was ever checked."""
-    nothing = Status(*(pl.DataFrame(schema=schema) for schema in (ALERTS, DELIVERIES, SINKS, RULES_DONE)))
+    nothing = Status(*(pl.DataFrame(schema=schema) for schema in (ALERTS, DELIVERIES, SINKS, HEARTBEATS, RULES_DONE)))
     if not (directory(store) / "ledger.sqlite").exists():
         return nothing
     with Ledger.to_read(store) as ledger:
         if not ledger.begun:
             return nothing
         deliveries = ledger.deliveries()
-        waiting = pl.DataFrame(deliveries, schema=DELIVERIES).filter(pl.col("state") == "waiting")
-        per_sink = dict(waiting["sink"].value_counts().iter_rows())
+        per_sink = ledger.waiting()
         done, marks = ledger.rules_done(), ledger.marks()
         alerts = [
             vars(row)
@@ -93,9 +103,14 @@ def status(store: Store) -> Status:
         ]
         names = sorted({row.sink for row in ledger.sinks()} | set(per_sink))
         sinks = [vars(ledger.sink(name)) | {"waiting": per_sink.get(name, 0)} for name in names]
+        beats = [vars(row) for _, row in sorted(ledger.heartbeats().items())]
         rules = [{"rule": rule, "done_ns": at, "mark_ns": marks.get(rule, 0)} for rule, at in sorted(done.items())]
     return Status(
-        _frame(alerts, ALERTS), _frame(deliveries, DELIVERIES), _frame(sinks, SINKS), _frame(rules, RULES_DONE)
+        _frame(alerts, ALERTS),
+        _frame(deliveries, DELIVERIES),
+        _frame(sinks, SINKS),
+        _frame(beats, HEARTBEATS),
+        _frame(rules, RULES_DONE),
     )
 
 

@@ -44,7 +44,11 @@ def check(
     config: ConfigOption = DEFAULT_CONFIG,
     every_rule: Annotated[bool, typer.Option("--all", help="Look at all rules, due or not.")] = False,
     exit_status: Annotated[
-        bool, typer.Option("--exit-status", help="End with status 1 while an alert fires that is not silenced.")
+        bool,
+        typer.Option(
+            "--exit-status",
+            help="End with status 1 while an alert fires that is neither silenced nor an accepted risk.",
+        ),
     ] = False,
     format: FormatOption = None,
     output: OutputOption = None,
@@ -60,7 +64,7 @@ def check(
     try:
         with lease(opened, clock.now_ns()), Ledger.of(opened) as ledger:
             report = run_check(opened, settings, clock, ledger, jitter=random.Random(), every_rule=every_rule)
-            loud = any(not row.silenced for row in ledger.firing())
+            loud = any(not row.silenced and "accepted" not in row.labels for row in ledger.firing())
     except Busy as busy:
         say(busy.message, quiet=quiet)
         return

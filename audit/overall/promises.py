@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import polars as pl
 
 from kvwitness.audit.alerts.config import Acceptance
-from kvwitness.audit.alerts.matching import Matcher
 from kvwitness.audit.telling.pagemap import Pool
 
 _FIGURES = {
@@ -64,7 +63,7 @@ def acceptances(accepted: Iterable[Acceptance], now_ns: int) -> pl.DataFrame:
         {
             "risk": one.id,
             "state": "holds" if now_ns < one.until_ns else "has ended",
-            "about": _about(one.match),
+            "about": one.match.in_words(),
             "accepted by": one.accepted_by,
             "until_ns": one.until_ns,
             "reason": one.reason,
@@ -73,10 +72,3 @@ def acceptances(accepted: Iterable[Acceptance], now_ns: int) -> pl.DataFrame:
         for one in accepted
     ]
     return pl.DataFrame(rows)
-
-
-def _about(match: Matcher) -> str:
-    """The conditions that are not empty, in words."""
-    named = ("verdict", "rule", "engine", "tenant", "incident")
-    told = [f"{name} {' or '.join(getattr(match, name))}" for name in named if getattr(match, name)]
-    return ", ".join(told) or "everything"

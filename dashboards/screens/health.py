@@ -85,6 +85,10 @@ def _alerts() -> None:
     if len(failing):
         names = look.bare(", ".join(failing["sink"].to_list()))
         st.error(f"Not delivered: {names} cannot be reached; {several(waiting, 'message')} waiting.")
+    unheard = told.heartbeats.filter(pl.col("failing_since_ns").is_not_null())
+    if len(unheard):
+        names = look.bare(", ".join(unheard["target"].to_list()))
+        st.error(f"The heartbeat does not arrive at {names}: whoever expects it believes that no check runs.")
     if told.alerts.is_empty():
         look.nothing("Checks run, and no alert was ever raised.")
     else:
@@ -93,6 +97,9 @@ def _alerts() -> None:
     if len(told.sinks):
         look.small("Where they go")
         _dated(told.sinks, "Sinks, what waits for them, and when they were last reached", "sinks")
+    if len(told.heartbeats):
+        look.small("Where the heartbeat goes")
+        _dated(told.heartbeats, "Targets of the heartbeat, and when it arrived last", "heartbeats")
     look.small("When each rule was looked at last")
     _dated(told.rules, "Rules, and when a check looked at them last", "checked")
 

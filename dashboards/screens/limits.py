@@ -7,7 +7,8 @@ import time
 import polars as pl
 import streamlit as st
 
-from kvwitness.audit.alerts.config import load
+from kvwitness.audit.alerts.accepted import given_in
+from kvwitness.audit.alerts.config import accepted_risks
 from kvwitness.audit.overall.promises import acceptances, figures, policies
 from kvwitness.dashboards import charts, desk, look
 
@@ -66,13 +67,13 @@ def _policies() -> None:
 
 def _acceptances() -> None:
     path = desk.settings().alerts
-    accepted = acceptances(load(path).acceptances, time.time_ns()) if path else pl.DataFrame()
+    configured = accepted_risks(path) if path else ()
+    accepted = acceptances((*configured, *given_in(desk.store())), time.time_ns())
     if accepted.is_empty():
         look.nothing(
-            "No acceptance of a risk is in force."
-            if path
-            else "No configuration of alerts was named, and acceptances of risks stand in it.",
-            "KVWITNESS_ALERTS=FILE in the environment of the command names one; docs/alerts.md says how to accept.",
+            "No acceptance of a risk is on record.",
+            "`kvwitness alerts accept` gives one. Those of a configuration of alerts are shown where KVWITNESS_ALERTS="
+            "FILE in the environment of the command names it.",
         )
         return
     table = look.timed(desk.hidden(accepted), {"until_ns": "until"})

@@ -7,6 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from kvwitness.audit.alerts.ledger import HeartbeatRow, Ledger
+from kvwitness.audit.cli.app import run
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.store import Store
 from kvwitness.audit.wording import several
@@ -179,6 +181,24 @@ def test_health_counts_what_is_lost(look_at: Open, gappy: Store) -> None:
     app = look_at(gappy, "health")
     lost = next(frame.value for frame in app.dataframe if "from_seq" in frame.value.columns)
     assert set(lost["reason"]) == {"numbers are missing"}
+
+
+def test_a_heartbeat_that_does_not_arrive_is_said(look_at: Open, own: Store) -> None:
+    with Ledger.of(own) as ledger, ledger.transaction():
+        ledger.set_done("late-read", 1_790_000_000_000_000_000, 0)
+        ledger.set_heartbeat(HeartbeatRow("pager", None, 3, 1_790_000_000_000_000_000, "no route"))
+    app = look_at(own, "health")
+    assert "The heartbeat does not arrive at pager" in app.error[0].value
+    beats = next(frame.value for frame in app.dataframe if "target" in frame.value.columns)
+    assert list(beats["failures"]) == [3]
+
+
+def test_risks_accepted_by_command_stand_beside_the_limits(look_at: Open, own: Store) -> None:
+    accept = ["alerts", "accept", "rule=capacity-drift", "--until", "2199-01-01", "--by", "cto", "--reason", "known"]
+    assert run([*accept, "--store", str(own.path), "--quiet"]) == 0
+    app = look_at(own, "limits")
+    accepted = next(frame.value for frame in app.dataframe if "accepted by" in frame.value.columns)
+    assert list(accepted["accepted by"]) == ["cto"]
 
 
 def test_events_that_came_in_since_are_said(look_at: Open, own: Store) -> None:

@@ -108,6 +108,20 @@ ALERT_SINKS = ResultView(
     {"failing_since_ts": "failing_since_ns", "retry_ts": "retry_ns", "ok_ts": "ok_ns", "checked_ts": CHECKED},
 )
 
+ALERT_HEARTBEATS = ResultView(
+    "alert_heartbeats",
+    "One row per target of the heartbeat: whether the sign of life arrives there.",
+    {
+        "target": ("VARCHAR", "Name of the sink, or `file`."),
+        "ok_ns": ("BIGINT", f"When one arrived last; null: never. {_NS}"),
+        "failures": ("BIGINT", "Failures in a row; 0: all is well."),
+        "failing_since_ns": ("BIGINT", f"Since when none arrives; null: they do. {_NS}"),
+        "error": ("VARCHAR", "What was said last, where that was no success."),
+        CHECKED: _CHECKED,
+    },
+    {"ok_ts": "ok_ns", "failing_since_ts": "failing_since_ns", "checked_ts": CHECKED},
+)
+
 ALERT_CHECKS = ResultView(
     "alert_checks",
     "One row per rule: when a check looked at it last, and how far the record had come then.",
@@ -120,7 +134,7 @@ ALERT_CHECKS = ResultView(
     {"looked_ts": "looked_ns", "mark_ts": "mark_ns", "checked_ts": CHECKED},
 )
 
-OF_ALERTS = (ALERTS, ALERT_INCIDENTS, ALERT_DELIVERIES, ALERT_SINKS, ALERT_CHECKS)
+OF_ALERTS = (ALERTS, ALERT_INCIDENTS, ALERT_DELIVERIES, ALERT_SINKS, ALERT_HEARTBEATS, ALERT_CHECKS)
 
 
 def file_of(view: ResultView) -> str:
