@@ -22,6 +22,9 @@ from kvwitness.audit.rules.model import FINDING_SCHEMA, Context, Rule
 _ORDER = ["time_ns", "request", "incarnation", "engine", "pool", "why"]
 """Of the findings of one rule: the same record gives them in the same order, whatever ran at the same time."""
 
+_PLACE = {"ingest": pl.String, "ingest_row": pl.Int64}
+"""What says where an event arrived in a store."""
+
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction that is done."""
 
@@ -35,7 +38,8 @@ class Judgement:
     """The answer of an audit."""
 
     findings: pl.DataFrame
-    """`FINDING_SCHEMA`, plus `seqs` (list of struct source, seq)."""
+    """`FINDING_SCHEMA`, plus `seqs` (list of struct source, seq) and, parallel to it, `places` (list of struct ingest,
+    ingest_row; both null for a trace that is judged without a store)."""
     incidents: pl.DataFrame
     requests: pl.DataFrame
     """request, incarnation, tenant, verdict, missing."""
@@ -177,15 +181,20 @@ def _named_only_where_shown(findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_seqs(context: Context, findings: pl.DataFrame) -> pl.DataFrame:
-    """Add source and seq of the proving events."""
+    """Add source and seq of the proving events, and where the events came from a store the places at which they arrived
+    there: those are unique even where two records use the same numbers."""
     index = findings.with_row_index("_row")
     evs = index.select("_row", ev="evs").explode("ev").drop_nulls()
     wanted = evs.select("ev").unique()
-    known = context.events.select("ev", "source", "seq").join(wanted.lazy(), on="ev", how="semi").collect()
+    stored = set(_PLACE) <= set(context.events.collect_schema())
+    columns = ["ev", "source", "seq", *(_PLACE if stored else ())]
+    known = context.events.select(columns).join(wanted.lazy(), on="ev", how="semi").collect()
+    if not stored:
+        known = known.with_columns(pl.lit(None, kind).alias(name) for name, kind in _PLACE.items())
     seqs = (
         evs.join(known, on="ev", maintain_order="left")
         .group_by("_row", maintain_order=True)
-        .agg(seqs=pl.struct("source", "seq"))
+        .agg(seqs=pl.struct("source", "seq"), places=pl.struct(*_PLACE))
     )
     return index.join(seqs, on="_row", how="left", maintain_order="left").drop("_row")
 

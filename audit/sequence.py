@@ -26,7 +26,8 @@ from kvwitness.audit.provenance.encode import Lists
 from kvwitness.audit.provenance.order import KEYS, Order, clock_statements, placed, replay_order
 from kvwitness.audit.provenance.pools import joined_use, pool_use
 from kvwitness.audit.rules.model import LISTED_APART
-from kvwitness.audit.store import Store
+from kvwitness.audit.store import STORE_SCHEMA, Store
+from kvwitness.audit.store.schema import INGEST, INGEST_ROW
 from kvwitness.audit.trace import EVENT_SCHEMA
 
 I64 = npt.NDArray[np.int64]
@@ -59,6 +60,8 @@ _LISTS = pa.schema([("ev", pa.int64()), EVENT_SCHEMA.field("pages")])
 _NO_EVENTS = pl.DataFrame(EVENT_SCHEMA.empty_table())
 _SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **_NO_EVENTS.schema,
+    INGEST: pl.String,
+    INGEST_ROW: pl.Int64,
     "ref_ns": pl.Int64,
     "unc_ns": pl.Int64,
     "site": pl.String,
@@ -68,6 +71,8 @@ _ALWAYS = ["time_ns", "event", "source", "seq", "pages", "tok_first", "tok_end"]
 """Columns that a part has, whether or not there is a value in them."""
 
 _STATE = "sequence.json"
+_VERSION = 2
+"""Of what a part holds; parts of another version are made anew. The second has the place of arrival of each event."""
 _ADDED = ("ev", "ref_ns", "unc_ns", "site")
 
 
@@ -200,7 +205,7 @@ def _void(path: Path, part: Part) -> Piece:
             lists = _read_lists(path)
             place = pc.index_in(table["ev"], value_set=lists["ev"].combine_chunks())
             table = table.drop_columns("pages").append_column("pages", lists["pages"].take(place))
-        return table.select(columns).cast(pa.schema([EVENT_SCHEMA.field(name) for name in columns]))
+        return table.select(columns).cast(pa.schema([STORE_SCHEMA.field(name) for name in columns]))
 
     kept = frozenset(pl.read_parquet_schema(path))
     return Piece(part.rows, part.page_events, kept, read)
@@ -287,7 +292,8 @@ def _add_parts(directory: Path, pieces: list[Piece], order: Order, made: list[Pa
     start = 0
     for piece in pieces:
         own = slice(start, start + piece.rows)
-        table = piece.read([name for name in EVENT_SCHEMA.names if name in piece.filled or name in _ALWAYS])
+        wanted = [name for name in EVENT_SCHEMA.names if name in piece.filled or name in _ALWAYS]
+        table = piece.read([*wanted, *(name for name in (INGEST, INGEST_ROW) if name in piece.filled)])
         placed_at = Order(order.rank[own], order.ref_ns[own], order.unc_ns[own])
         part_of = np.searchsorted(edges, placed_at.rank, side="right") - 1
         for number in np.unique(part_of).tolist():
@@ -366,6 +372,8 @@ def _load(directory: Path) -> tuple[dict[str, int], list[Part]]:
         parts = [Part(**part) for part in state["parts"]]
     except (OSError, ValueError, TypeError, KeyError):
         return {}, []
+    if state.get("version") != _VERSION:
+        return {}, []
     if not all(f.exists() for p in parts for f in _files(directory / p.file)):
         return {}, []
     return state["marks"], parts
@@ -373,5 +381,5 @@ def _load(directory: Path) -> tuple[dict[str, int], list[Part]]:
 
 def _save(directory: Path, marks: dict[str, int], parts: list[Part]) -> None:
     staged = directory / f".{_STATE}"
-    staged.write_text(json.dumps({"marks": marks, "parts": [asdict(p) for p in parts]}))
+    staged.write_text(json.dumps({"version": _VERSION, "marks": marks, "parts": [asdict(p) for p in parts]}))
     staged.rename(directory / _STATE)

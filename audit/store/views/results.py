@@ -34,6 +34,11 @@ FINDINGS = ResultView(
         "why": ("VARCHAR", "One sentence of facts."),
         "missing": ("VARCHAR", "Of `unproven`: the telemetry that would decide."),
         "seqs": (_EVENT, "The proving events, as (source, seq)."),
+        "places": (
+            "STRUCT(ingest VARCHAR, ingest_row BIGINT)[]",
+            "The same events, parallel to `seqs`, by the place at which they arrived in this store: unique, also where "
+            "two records use the same source names and numbers.",
+        ),
     },
     {"ts": "time_ns"},
 )
