@@ -60,6 +60,13 @@ def collect(
     ] = None,
     max_body: Annotated[str, typer.Option(help="Largest body, packed or unpacked.")] = "64MiB",
     max_held: Annotated[str, typer.Option(help="Bodies that may wait to be written; beyond it: 429.")] = "128MiB",
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Connections at a time, over HTTP and over gRPC each.")
+    ] = 500,
+    header_time: Annotated[
+        float, typer.Option(min=0.1, help="Seconds in which a TLS handshake, or a request's head, has to be there.")
+    ] = 10.0,
+    idle_time: Annotated[float, typer.Option(min=0.1, help="Seconds that a connection may be idle.")] = 300.0,
     commit_every: Annotated[float, typer.Option(min=0.0, help="Least time between two flushes, in seconds.")] = 0.05,
     remember: Annotated[int, typer.Option(min=1, help="Records by which re-sent ones are recognised.")] = 1_000_000,
     store: StoreOption = DEFAULT_STORE,
@@ -72,6 +79,7 @@ def collect(
     What is acknowledged is on the disk. Prompts, outputs, salts and keys are dropped at the door and counted.
     """
     with _needing("otlp"):
+        from kvwitness.collectors.otlp.connections import ConnectionLimits
         from kvwitness.collectors.otlp.genai import Reading
         from kvwitness.collectors.otlp.intake import Intake, Limits
         from kvwitness.collectors.otlp.senders import Senders
@@ -91,6 +99,7 @@ def collect(
         http_port=None if http_port < 0 else http_port,
         grpc_port=None if grpc_port < 0 else grpc_port,
         limits=Limits(_size(max_body), max(_size(max_held), _size(max_body)), commit_every, remember),
+        connections=ConnectionLimits(max_connections, header_time, idle_time),
         reading=Reading(
             tenant_from=TenantFrom.of(tenant_from or DEFAULT, _salts(salt_map)),
             salt_key=salt_key(),

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 
 from kvwitness.collectors.otlp import messages
+from kvwitness.collectors.otlp.connections import ConnectionLimits
 from kvwitness.collectors.otlp.http import submitted
 from kvwitness.collectors.otlp.intake import Intake, Limits
 from kvwitness.collectors.otlp.messages import PROTOBUF, SIGNALS, Signal
@@ -21,14 +22,28 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _DETAILS = "grpc-status-details-bin"
 _STREAMS = 32
 """Requests that one connection may have under way: gRPC holds each whole before anybody can refuse it."""
+_AGE_S = 1800.0
+"""A connection is told to go after so many seconds, whatever it does; libraries then make another by themselves."""
+_GRACE_S = 60.0
+"""What is under way on it then may take so long. A message that comes in drops thus ends some time."""
 
 
-def server(intake: Intake, limits: Limits, senders: Senders, stats: Stats) -> grpc.aio.Server:
-    """A server with the three services, not bound to a port yet."""
+def server(
+    intake: Intake, limits: Limits, connections: ConnectionLimits, senders: Senders, stats: Stats
+) -> grpc.aio.Server:
+    """A server with the three services, not bound to a port yet.
+
+    What it does about connections the library does by itself, and counts nowhere.
+    """
     options = [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", connections.most),
+        ("grpc.server_handshake_timeout_ms", round(connections.header_s * 1000)),
+        ("grpc.max_connection_idle_ms", round(connections.idle_s * 1000)),
+        ("grpc.max_connection_age_ms", round(_AGE_S * 1000)),
+        ("grpc.max_connection_age_grace_ms", round(_GRACE_S * 1000)),
     ]
     made = grpc.aio.server(options=options)
     made.add_generic_rpc_handlers(_Services(intake, senders, stats).handlers())

@@ -13,16 +13,11 @@ from aiohttp import web
 
 from kvwitness.collectors.otlp import messages
 from kvwitness.collectors.otlp.body import check_encoding
+from kvwitness.collectors.otlp.connections import Connections
 from kvwitness.collectors.otlp.intake import Intake, Job, Limits
 from kvwitness.collectors.otlp.messages import JSON, PROTOBUF, SIGNALS, Signal
 from kvwitness.collectors.otlp.records import Account, Origin
-from kvwitness.collectors.otlp.refusal import (
-    DEADLINE_EXCEEDED,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    UNIMPLEMENTED,
-    Refusal,
-)
+from kvwitness.collectors.otlp.refusal import INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, Refusal
 from kvwitness.collectors.otlp.senders import Senders
 from kvwitness.collectors.otlp.stats import CONTENT_TYPE, Stats
 
@@ -33,18 +28,37 @@ BODY_S = 30.0
 class Doors:
     """The HTTP application."""
 
-    def __init__(self, intake: Intake, limits: Limits, senders: Senders, stats: Stats, body_s: float = BODY_S) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        limits: Limits,
+        senders: Senders,
+        stats: Stats,
+        connections: Connections,
+        body_s: float = BODY_S,
+    ) -> None:
         self._intake, self._limits, self._senders, self._stats, self._body_s = intake, limits, senders, stats, body_s
+        self._connections = connections
 
     def application(self) -> web.Application:
         """All routes; what is none of them is answered like an export that cannot be."""
-        app = web.Application(middlewares=[self._unrouted])
+        app = web.Application(middlewares=[self._watched, self._unrouted])
         for signal in SIGNALS:
             app.router.add_post(signal.path, self._export_of(signal))
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         return app
+
+    @web.middleware
+    async def _watched(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        transport = request.transport
+        self._connections.busy(transport)
+        try:
+            response: web.StreamResponse = await handler(request)
+        finally:
+            self._connections.idle(transport)
+        return response
 
     @web.middleware
     async def _unrouted(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -104,7 +118,7 @@ class Doors:
                     parts.append(chunk)
         except TimeoutError:
             self._intake.release(size)
-            raise Refusal(408, DEADLINE_EXCEEDED, "the body did not come in time", kind="slow") from None
+            raise Refusal.late("the body did not come in time") from None
         except BaseException:
             self._intake.release(size)
             raise

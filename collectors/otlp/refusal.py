@@ -41,6 +41,11 @@ class Refusal(Exception):
         return cls(413, RESOURCE_EXHAUSTED, message, kind="too_large")
 
     @classmethod
+    def late(cls, message: str) -> Refusal:
+        """The sender is too slow."""
+        return cls(408, DEADLINE_EXCEEDED, message, kind="slow")
+
+    @classmethod
     def busy(cls, message: str, retry_s: float = 1.0) -> Refusal:
         """More comes than is written; the sender is to wait."""
         return cls(429, UNAVAILABLE, message, retry_s, "busy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import ssl
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from aiohttp import web
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 from kvwitness.collectors.otlp import grpc as over_grpc
+from kvwitness.collectors.otlp.connections import ConnectionLimits, Connections
 from kvwitness.collectors.otlp.genai import Reading
 from kvwitness.collectors.otlp.http import Doors
 from kvwitness.collectors.otlp.intake import Intake, Limits
@@ -26,6 +28,8 @@ from kvwitness.collectors.otlp.stats import Stats
 
 _DRAIN_S = 30.0
 """How long requests that are under way may take to end."""
+_OWN_FILES = 200
+"""Files that are open besides connections: segments of the store, the database, sockets to engines."""
 _LINE = 16_384
 _TLS_FILES = "Give both --tls-cert and --tls-key, as PEM files."
 
@@ -74,6 +78,7 @@ class Settings:
     """0: any free one; None: no HTTP."""
     grpc_port: int | None = 4317
     limits: Limits = field(default_factory=Limits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     reading: Reading = field(default_factory=Reading)
     senders: Senders = field(default_factory=Senders)
     tls: Tls | None = None
@@ -99,6 +104,7 @@ async def serve(
 
     `ready` is called once all doors are open. Raises KvwitnessError where one cannot be opened.
     """
+    _room_for(settings)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -118,6 +124,21 @@ async def serve(
     finally:
         await asyncio.to_thread(intake.stop)
     return intake
+
+
+def _room_for(settings: Settings) -> None:
+    """See to it that all connections there may be leave files for the store."""
+    doors = [settings.http_port, settings.grpc_port]
+    needed = settings.connections.most * sum(port is not None for port in doors) + _OWN_FILES
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (allowed, most) and most < needed:
+        raise KvwitnessError(
+            f"{settings.connections.most} connections at each door need {needed} open files; "
+            f"this process may have {most}.",
+            "Raise the limit (ulimit -n, LimitNOFILE=), or lower --max-connections.",
+        )
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
@@ -140,7 +161,9 @@ async def _run(errand: Errand, intake: Intake, say: Callable[[str], None]) -> No
 async def _open_http(stack: AsyncExitStack, intake: Intake, settings: Settings, stats: Stats) -> int | None:
     if settings.http_port is None:
         return None
-    doors = Doors(intake, settings.limits, settings.senders, stats)
+    connections = Connections(settings.connections)
+    stats.watch(connections)
+    doors = Doors(intake, settings.limits, settings.senders, stats, connections)
     runner = web.AppRunner(
         doors.application(),
         access_log=None,
@@ -152,19 +175,19 @@ async def _open_http(stack: AsyncExitStack, intake: Intake, settings: Settings, 
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     tls = settings.tls.context() if settings.tls is not None else None
-    site = web.TCPSite(runner, settings.host, settings.http_port, ssl_context=tls)
+    assert runner.server is not None
     try:
-        await site.start()
+        port = await connections.listen(settings.host, settings.http_port, runner.server, tls)
     except OSError as error:
         raise _unopened("HTTP", settings.host, settings.http_port, error) from None
-    port: int = runner.addresses[0][1]
+    stack.push_async_callback(connections.stop)  # before those that are open are ended in order
     return port
 
 
 async def _open_grpc(stack: AsyncExitStack, intake: Intake, settings: Settings, stats: Stats) -> int | None:
     if settings.grpc_port is None:
         return None
-    server = over_grpc.server(intake, settings.limits, settings.senders, stats)
+    server = over_grpc.server(intake, settings.limits, settings.connections, settings.senders, stats)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"{host}:{settings.grpc_port}"
     port: int

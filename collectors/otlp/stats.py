@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kvwitness.collectors.otlp.connections import ENDINGS, Connections
 from kvwitness.collectors.otlp.intake import Intake
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -25,6 +26,10 @@ class Stats:
             registry=self._registry,
         )
         self._registry.register(_OfIntake(intake))
+
+    def watch(self, connections: Connections) -> None:
+        """Tell of those as well."""
+        self._registry.register(_OfConnections(connections))
 
     def text(self) -> bytes:
         """All metrics in the text format."""
@@ -57,3 +62,20 @@ class _OfIntake(Collector):
         yield GaugeMetricFamily("kvwitness_collect_held_bytes", "Bodies that wait for their answer.", value=intake.held)
         ready = 0 if intake.trouble else 1
         yield GaugeMetricFamily("kvwitness_collect_ready", "1: records are taken.", value=ready)
+
+
+class _OfConnections(Collector):
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        open_now = self._connections.open
+        yield GaugeMetricFamily("kvwitness_collect_http_connections", "Open connections over HTTP.", value=open_now)
+        ended = CounterMetricFamily(
+            "kvwitness_collect_http_connections_ended",
+            "Connections over HTTP that were refused or ended here, by reason.",
+            labels=["reason"],
+        )
+        for reason in ENDINGS:
+            ended.add_metric([reason], self._connections.ended[reason])
+        yield ended

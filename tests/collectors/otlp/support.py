@@ -12,11 +12,16 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import polars as pl
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
@@ -179,3 +184,31 @@ def events(store: Path) -> list[dict[str, Any]]:
 def requests_received(store: Path) -> pl.DataFrame:
     frame = Store.open(store).events(["event", "request"]).filter(pl.col("event") == "request.received")
     return frame.collect()
+
+
+def certificate(
+    directory: Path, name: str, issuer: tuple[Any, Any] | None = None
+) -> tuple[Path, Path, tuple[Any, Any]]:
+    """A certificate and its key as PEM files, signed by itself or by another."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signer, signing = issuer or (subject, key)
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(signer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(signing, hashes.SHA256())
+    )
+    pem, private = directory / f"{name}.pem", directory / f"{name}.key"
+    pem.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return pem, private, (subject, key)

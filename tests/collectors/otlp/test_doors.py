@@ -10,7 +10,6 @@ import socket
 import ssl
 import sys
 import urllib.request
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,22 @@ import grpc
 import orjson
 import pytest
 import zstandard
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvwitness.audit.cli.app import run
 from kvwitness.collectors.otlp import plain_json
-from tests.collectors.otlp.support import Receiver, events, receiver, requests_received, span, started, traces
+from tests.collectors.otlp.support import (
+    Receiver,
+    certificate,
+    events,
+    receiver,
+    requests_received,
+    span,
+    started,
+    traces,
+)
 
 PROTOBUF = "application/x-protobuf"
 
@@ -142,34 +146,6 @@ def test_missing_part_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     assert run(["collect", "--store", str(tmp_path / "store"), "--kv-events", "e=tcp://127.0.0.1:9"]) == 2
     assert f"kvwitness[{extra}]" in capsys.readouterr().err
-
-
-def certificate(
-    directory: Path, name: str, issuer: tuple[Any, Any] | None = None
-) -> tuple[Path, Path, tuple[Any, Any]]:
-    """A certificate and its key as PEM files, signed by itself or by another."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    signer, signing = issuer or (subject, key)
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(signer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(signing, hashes.SHA256())
-    )
-    pem, private = directory / f"{name}.pem", directory / f"{name}.key"
-    pem.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return pem, private, (subject, key)
 
 
 def test_tls_and_client_certificates(tmp_path: Path) -> None:
