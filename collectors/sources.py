@@ -17,12 +17,14 @@ import pyarrow as pa
 import kvwitness.collectors
 import kvwitness.collectors.logs
 from kvwitness.audit.trace import ImportReport
-from kvwitness.audit.trace.stream import Progress
+from kvwitness.audit.trace.stream import Progress, opened, read_lines
 from kvwitness.collectors import trace_file
 from kvwitness.collectors.logs.calls import NOTHING, Given
 
 STDIN = "-"
 _HEAD_BYTES = 16_384
+_FAR_BYTES = 16 << 20
+"""So much of a file, unpacked, is looked through where its beginning tells nothing."""
 
 
 class Reader(Protocol):
@@ -35,7 +37,11 @@ class Reader(Protocol):
 
 
 class FileCollector(Protocol):
-    """What a module has to offer in order to be a collector of files."""
+    """What a module has to offer in order to be a collector of files.
+
+    Where its lines may come after a good many of others, as in the log of a server that says at length how it starts,
+    it has a third function, `recognise_line(line: bytes) -> bool`, which is asked where no beginning is recognised.
+    """
 
     def recognise(self, head: bytes) -> bool:
         """Whether a file that begins with these bytes is of this kind."""
@@ -72,4 +78,20 @@ def collector_for(source: str | Path) -> FileCollector:
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     recognising = [c for c in file_collectors().values() if c.recognise(head)]
-    return recognising[0] if recognising else cast(FileCollector, trace_file)
+    return recognising[0] if recognising else _further_on(path) or cast(FileCollector, trace_file)
+
+
+def _further_on(path: Path) -> FileCollector | None:
+    """The collector that knows the first line that anyone knows."""
+    asked = [(c, c.recognise_line) for c in file_collectors().values() if hasattr(c, "recognise_line")]
+    left = _FAR_BYTES
+    with opened(path) as (stream, size):
+        for lines in read_lines(stream, size, ImportReport()):
+            for line in lines:
+                left -= len(line)
+                for collector, recognise_line in asked:
+                    if recognise_line(line):
+                        return collector
+            if left <= 0:
+                break
+    return None

@@ -15,15 +15,19 @@ import orjson
 from kvwitness.audit.trace.columns import Rejected
 from kvwitness.audit.trace.report import ImportReport
 from kvwitness.audit.trace.stream import Progress, Source
-from kvwitness.collectors.heads import lines
+from kvwitness.collectors.heads import beginning
 from kvwitness.collectors.logs.calls import NOTHING, Call, Event, Given
 from kvwitness.collectors.logs.fields import count_content, look
 from kvwitness.collectors.logs.moments import moment
 from kvwitness.collectors.logs.reading import LogReader
 from kvwitness.collectors.logs.sglang_checks import SIGNS, finding
 
+_STARTING = re.compile(
+    rb"\bserver_args=(?:ServerArgs\(|\{)"  # the first thing that it says
+    rb"|\bsglang[./](?:srt\b|launch_server\b)"
+    rb"|The server is fired up and ready to roll!"
+)
 _PREFIX = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)(?: ([^\]]*))?\]\s*")
-_STARTED = re.compile(rb"^\[\d{4}-\d\d-\d\d [^\]]*\] server_args=")
 _TOO_LONG = re.compile(r"Input length \((\d+) tokens\) exceeds the maximum allowed length \((\d+) tokens\)")
 _RID = re.compile(r"rid='?([\w.:-]+)")
 _RANK = re.compile(r"\bTP(\d+)")
@@ -32,13 +36,14 @@ SOURCE = "sglang/0"
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is such a log."""
-    return any(
-        (b'"rid"' in line and b'"event"' in line and b"request." in line)
-        or _STARTED.match(line)
-        or any(sign in line for sign in SIGNS)
-        for line in lines(head)
-    )
+    """Whether a file that begins so is such a log: of requests alone, or of all that a server says from its start."""
+    return any(map(recognise_line, beginning(head).split(b"\n")))
+
+
+def recognise_line(line: bytes) -> bool:
+    """Whether one line, anywhere in a file, shows that it is such a log."""
+    request = b'"rid"' in line and b'"event"' in line and b"request." in line
+    return request or _STARTING.search(line) is not None or any(sign in line for sign in SIGNS)
 
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:

@@ -34,9 +34,19 @@ _CONTENT = re.compile(r"\b(prompt|output): ['\"]")
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so is such a log."""
     text = beginning(head)
+    if b"sglang" in text.lower():  # which loads parts of vLLM in some versions, and then speaks with its voice too
+        return False
     return _STAMP.search(text.decode("utf-8", "replace")) is not None and (
         b"vllm" in text.lower() or b"Received request " in text or b"request_logger.py" in text
     )
+
+
+def recognise_line(line: bytes) -> bool:
+    """Whether one line, anywhere in a file, shows that it is such a log."""
+    if b"Received request " not in line:
+        return False
+    text = line.decode("utf-8", "replace")
+    return _STAMP.search(text) is not None and _RECEIVED.search(text) is not None
 
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:

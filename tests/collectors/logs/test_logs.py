@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,53 @@ def test_a_finding_without_any_time_is_a_loss(bring: Bringing) -> None:
     report = bring(f"{CANARY}\n[2026-08-27 12:00:01] {CANARY}\n")
     assert [bad["reason"] for bad in report["bad"]] == ["what a check found, without a time"]
     assert report["events"] == 1
+
+
+def said_while_starting(size: int) -> str:
+    """What stands in a server's log before its first request: a container's, a loader's and its libraries' words."""
+    out = ["=" * 40, "entrypoint: 8 devices, driver 575.51", "[notice] A new release of pip is available", ""]
+    out += [
+        "/usr/lib/python3/torch/utils/_pytree.py:12: UserWarning: deprecated\n  warn(message)",
+        "INFO 08-27 11:58:02 [__init__.py:216] Automatically detected platform cuda.",  # a part of vLLM that it loads
+    ]
+    step = 0
+    while sum(map(len, out)) < size:
+        step += 1
+        bar = "#" * (step % 20)
+        out.append(
+            f"Loading safetensors checkpoint shards: {step % 100:3d}% |{bar:<20}| {step}/900 [00:{step % 60:02d}]\r"
+        )
+        out.append(f"[2026-08-27 11:58:{step % 60:02d} TP{step % 8}] Load weight end. avail mem={60 - step % 9}.12 GB")
+    return "\n".join(out) + "\n"
+
+
+STARTS = '[2026-08-27 11:58:01] server_args={"model_path": "m", "host": "0.0.0.0", "port": 30000}\n'
+ASKED = {"timestamp": f"{DAY}1Z", "event": "request.received", "rid": "r1", "obj": {"input_ids": [5, 6, 7]}}
+REQUEST = f"[2026-08-27 12:00:01] {json.dumps(ASKED)}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STARTS + said_while_starting(300_000) + REQUEST,
+        said_while_starting(10_000) + STARTS + said_while_starting(3_000_000) + REQUEST,
+        said_while_starting(40_000) + REQUEST,
+        said_while_starting(3_000_000) + REQUEST,
+        said_while_starting(1_000) + REQUEST,
+    ],
+    ids=["starts-first", "starts-later", "no-start", "far", "near"],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_sglang_log_of_a_whole_server(text: str, packed: bool, bring: Bringing) -> None:
+    report = bring(gzip.compress(text.encode()) if packed else text)
+    assert [(e["source"], e["request"], e["prompt_tokens"]) for e in bring.events()] == [("sglang/0", "r1", 3)]
+    assert report["bad_total"] == 0
+
+
+def test_vllm_log_of_a_whole_server(bring: Bringing) -> None:
+    noise = said_while_starting(40_000).replace("INFO", "NOTE")
+    bring(noise + "INFO 08-27 12:00:01 [request_logger.py:58] Received request cmpl-a-0: params: None.\n")
+    assert [(e["source"], e["request"]) for e in bring.events()] == [("vllm/0", "cmpl-a-0")]
 
 
 def test_vllm_request_log(bring: Bringing) -> None:
