@@ -239,13 +239,18 @@ class Connections:
             _State.HEAD: (self._limits.header_s, SLOW_HEAD),
             _State.IDLE: (self._limits.idle_s, IDLE),
         }
+        late: dict[_Connection, float] = {}
         while True:
             await asyncio.sleep(min(1.0, self._limits.header_s / 4, self._limits.idle_s / 4))
-            now = self.now()
+            now, before, late = self.now(), late, {}
             for one in list(self._open):
                 seconds, reason = patience.get(one.state, (float("inf"), ""))
-                if now - one.since > seconds:
+                if now - one.since <= seconds:
+                    continue
+                if before.get(one) == one.since:
                     self._end(one, reason)
+                else:  # we may be those who are late, and what it sent may be about to be read
+                    late[one] = one.since
 
 
 def _answer(refusal: Refusal) -> bytes:

@@ -87,7 +87,7 @@ def test_where_all_are_busy_one_more_is_told_so(tmp_path: Path, sockets: ExitSta
 
 
 def test_heads_have_to_be_there_in_time(tmp_path: Path, sockets: ExitStack) -> None:
-    with receiver(tmp_path / "store", "--header-time", "0.5") as running:
+    with receiver(tmp_path / "store", "--header-time", "2") as running:
         nothing = connected(sockets, running.http_port)
         drops = connected(sockets, running.http_port, b"GET / HTTP/1.1\r\nX: ")
         drops.settimeout(0.05)
@@ -106,17 +106,17 @@ def test_heads_have_to_be_there_in_time(tmp_path: Path, sockets: ExitStack) -> N
         assert later.recv(4096).startswith(b"HTTP/1.1 200")
         later.sendall(b"GET /hea")  # the second head on a connection is owed like the first
         assert b"HTTP/1.1 408 " in all_of(later)
-        assert counted(running)["slow_head"] == 3
+        assert counted(running)["slow_head"] >= 3
 
 
 def test_between_two_requests_there_may_be_more_time_but_not_any(tmp_path: Path, sockets: ExitStack) -> None:
-    with receiver(tmp_path / "store", "--header-time", "0.2", "--idle-time", "1.5") as running:
+    with receiver(tmp_path / "store", "--header-time", "1", "--idle-time", "3") as running:
         ask = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         began = time.monotonic()
         one = connected(sockets, running.http_port, ask)
         assert one.recv(4096).startswith(b"HTTP/1.1 200")
         assert all_of(one) == b""
-        assert time.monotonic() - began > 1.5
+        assert time.monotonic() - began > 3
         assert counted(running)["idle"] >= 1
 
 
