@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from kvwitness.audit.trace.stream import Progress
 from kvwitness.audit.wording import listing
 from kvwitness.collectors import trace_file
 from kvwitness.collectors.logs.calls import NOTHING, Given
+from kvwitness.collectors.logs.rooms import Partners
 from kvwitness.collectors.resuming import lines_taken
 from kvwitness.collectors.scopes import (
     Spans,
@@ -92,7 +93,7 @@ def _imported_log(
 ) -> Imported:
     """Import a log; its lines have no numbers that could collide with those of others."""
     skip = lines_taken(store, source)
-    reader = collector.read(source, progress, given, skip)
+    reader = collector.read(source, progress, replace(given, partners=Partners(store)), skip)
     result = store.import_batches(
         reader if skip else _some(reader, name),
         sha256=lambda: reader.report.sha256,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvwitness.audit.trace.pseudonym import keyed_hash
+from kvwitness.collectors.logs.rooms import Partners
 
 BILL = "bill"
 """Sources whose names begin so are bills."""
@@ -26,6 +27,8 @@ class Given:
     """What is meant (see `fields.ALIASES`) -> name of the column or path of the field."""
     salt_key: bytes = b""
     """Key under which cache salts are hashed."""
+    partners: Partners | None = None
+    """Requests that the store has, where a log may have the other side of some."""
 
 
 NOTHING = Given()

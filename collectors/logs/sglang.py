@@ -33,6 +33,8 @@ _RID = re.compile(r"rid='?([\w.:-]+)")
 _RANK = re.compile(r"\bTP(\d+)")
 _RECEIVED, _FINISHED = "request.received", "request.finished"
 SOURCE = "sglang/0"
+JOINED = "requests have the id of the other side of their hand-over, which the store has by the same room"
+APART = "the store has both sides of a hand-over already, under two ids; import the decode server's log before all else"
 
 
 def recognise(head: bytes) -> bool:
@@ -57,6 +59,8 @@ class _Parser:
         self._engine = self._source.split("/")[0]
         self._latest: int | None = None
         """Time of the last line that had one: the lines of a traceback have none."""
+        self._joined: dict[str, str] = {}
+        """Own id -> that under which the store has the other side of the hand-over."""
 
     def events(self, line: str, number: int, report: ImportReport) -> Iterable[Event] | None:
         prefix = _PREFIX.match(line)
@@ -80,7 +84,23 @@ class _Parser:
         if not isinstance(document.get("rid"), str):
             raise Rejected("rid: not a string")
         count_content(document, report)
-        return self._call(document, stated.ns).events(self._source, self._given)
+        call = self._call(document, stated.ns)
+        self._join(call, look(document, "obj.bootstrap_room"), stated.ns, number, report)
+        return call.events(self._source, self._given)
+
+    def _join(self, call: Call, room: Any, time: int, number: int, report: ImportReport) -> None:
+        """Give a request the id of its other side, where the store has that by the same room under another id."""
+        own, partners = call.request, self._given.partners
+        if own not in self._joined and partners is not None and isinstance(room, int):
+            name = partners.name_of(own, room, time)
+            if name is None:
+                report.note_once(number, APART)
+            elif name != own:
+                report.note_once(number, JOINED)
+                self._joined[own] = name
+        if own in self._joined:
+            call.request = self._joined[own]
+            call.more |= {"own_request": own}
 
     def _call(self, document: dict[str, Any], time: int) -> Call:
         call = Call(request=document["rid"], tenant_source="log")
@@ -112,7 +132,7 @@ class _Parser:
             return None
         if time is None:
             raise Rejected("a refusal without a time")
-        about = {"source": self._source, "request": rid[1]}
+        about = {"source": self._source, "request": self._joined.get(rid[1], rid[1])}
         refused = {
             "reason": "input too long",
             "status": 400,

@@ -313,6 +313,64 @@ def test_vllm_log_of_a_whole_server(bring: Bringing) -> None:
     assert [(e["source"], e["request"]) for e in bring.events()] == [("vllm/0", "cmpl-a-0")]
 
 
+ROOM = 9_007_199_254_740_993_001
+"""As a router draws it: of 63 bits."""
+
+
+def hand_over(rid: str, room: int, end: dict[str, Any] | None, at: int = 0) -> str:
+    """A server's lines on a request: how it came and, unless None, how it ended."""
+    obj = {"bootstrap_host": "10.0.0.7", "bootstrap_room": room}
+    day = f"2026-08-27T12:{at:02d}:0"
+    out = [{"timestamp": f"{day}1Z", "event": "request.received", "rid": rid, "obj": obj}]
+    if end is not None:
+        out.append(
+            {"timestamp": f"{day}2Z", "event": "request.finished", "rid": rid, "obj": obj, "out": {"meta_info": end}}
+        )
+    return "".join(f"[2026-08-27 12:{at:02d}:01] {json.dumps(one)}\n" for one in out)
+
+
+REFUSED = (
+    "[2026-08-27 12:00:01] Input length (700 tokens) exceeds the maximum allowed length (100 tokens). Use a shorter "
+    "input or enable --allow-auto-truncate., self.rid='p1'\n"
+)
+SERVED = {"prompt_tokens": 700, "completion_tokens": 5, "finish_reason": {"type": "stop"}}
+STUB = {"prompt_tokens": 1, "completion_tokens": 1, "finish_reason": {"type": "length"}}
+
+
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+def test_two_sides_of_a_hand_over_are_one_request_by_their_room(
+    first: str, bring: Bringing, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = {
+        "prefill": hand_over("p1", ROOM, None) + REFUSED + hand_over("p1", ROOM, STUB) + hand_over("p2", 7, SERVED),
+        "decode": hand_over("d1", ROOM, SERVED) + hand_over("d2", 7, SERVED, at=30),  # that room is another's by then
+    }
+    second = next(name for name in logs if name != first)
+    for name in (first, second):
+        bring(logs[name], "--source", f"{name}-1/0", name=name)
+    assert "by the same room" in bring.said
+    events = bring.events()
+    kept = "p1" if first == "prefill" else "d1"
+    assert {e["request"] for e in events} == {kept, "p2", "d2"}
+    about = [e for e in events if e["request"] == kept]
+    assert {e["source"] for e in about} == {"prefill-1/0", "decode-1/0"}
+    assert {e.get("own_request") for e in about if e["event"] == "request.received" and "room" in e} >= {
+        "d1" if first == "prefill" else "p1"
+    }
+    assert [e["limit_tokens"] for e in about if e["event"] == "request.rejected"] == [100]
+    assert run(["audit", "--store", str(store), "--format", "json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {f["request"] for f in findings if f["rule"] == "served-after-refusal"} == {kept}
+
+
+def test_what_others_say_of_a_request_under_its_own_id_is_not_torn_from_it(bring: Bringing) -> None:
+    bring(hand_over("p1", ROOM, STUB), "--source", "prefill-1/0", name="prefill")
+    bring(lines(openai(1) | {"response": {"id": "d1", "usage": {"prompt_tokens": 700}}}), name="client.jsonl")
+    bring(hand_over("d1", ROOM, SERVED), "--source", "decode-1/0", name="decode")
+    assert "under two ids" in bring.said
+    assert {e["request"] for e in bring.events()} == {"p1", "d1"}
+
+
 def test_vllm_request_log(bring: Bringing) -> None:
     text = (
         "INFO 08-27 12:00:00 [__init__.py:1] vllm starts\n"
