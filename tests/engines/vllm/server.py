@@ -31,16 +31,17 @@ class Answer:
 
 
 class ApiServer:
-    """A server that takes the tenant from a header, by the tracer's middleware."""
+    """A server that takes the tenant from a header, by the tracer's middleware; `rings` None: without a tracer."""
 
-    def __init__(self, model: str, work: Path, rings: Path, *flags: str) -> None:
+    def __init__(self, model: str, work: Path, rings: Path | None, *flags: str, **environment: str) -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self.port = int(listener.getsockname()[1])
         self.log = work / "api.log"
         env = {
-            "KVWITNESS_RING_DIR": str(rings), "KVWITNESS_ENGINE": "api-0", "KVWITNESS_TENANT_HEADER": TENANT_HEADER,
-            "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": str(ROOT),
+            "KVWITNESS_RING_DIR": str(rings or ""), "KVWITNESS_ENGINE": "api-0",
+            "KVWITNESS_TENANT_HEADER": TENANT_HEADER, "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": str(ROOT), **environment,
         }  # fmt: skip
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--host", "127.0.0.1",
