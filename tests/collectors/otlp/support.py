@@ -120,6 +120,16 @@ def provider(exporter: SpanExporter, service: str = "app", **resource: str) -> T
     return made
 
 
+PACKAGES = ("sdk-trace-node", "exporter-trace-otlp-http", "exporter-trace-otlp-proto", "exporter-trace-otlp-grpc")
+
+
+def installed(folder: Path) -> None:
+    """OpenTelemetry's JavaScript SDK and exporters, for scripts in a folder."""
+    (folder / "package.json").write_text('{"name": "send", "version": "1.0.0", "private": true}')
+    wanted = [f"@opentelemetry/{name}" for name in PACKAGES]
+    subprocess.run(["npm", "install", "--no-audit", "--no-fund", *wanted], cwd=folder, check=True, capture_output=True)
+
+
 CALL = {
     "gen_ai.operation.name": "chat",
     "gen_ai.provider.name": "self",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from kvwitness.collectors.otlp.sdk import StoreSpanExporter
-from tests.collectors.otlp.support import CALL, events, provider, receiver, requests_received
+from tests.collectors.otlp.support import CALL, events, installed, provider, receiver, requests_received
 
 SPANS = 300
 
@@ -35,7 +34,6 @@ for (let n = 0; n < Number(count); n++) {
 }
 provider.shutdown().then(() => process.exit(0), (error) => { console.error(error); process.exit(1); });
 """
-PACKAGES = ("sdk-trace-node", "exporter-trace-otlp-http", "exporter-trace-otlp-proto", "exporter-trace-otlp-grpc")
 
 
 def trace(exporter: SpanExporter, name: str) -> None:
@@ -69,11 +67,7 @@ def test_exporter_that_needs_no_receiver(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node and npm")
 def test_javascript_exporters(tmp_path: Path) -> None:
     (tmp_path / "send.js").write_text(JAVASCRIPT)
-    (tmp_path / "package.json").write_text(json.dumps({"name": "send", "version": "1.0.0", "private": True}))
-    wanted = [f"@opentelemetry/{name}" for name in PACKAGES]
-    subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", *wanted], cwd=tmp_path, check=True, capture_output=True
-    )
+    installed(tmp_path)
     with receiver(tmp_path / "store") as running:
         for kind, url in (
             ("http", f"{running.http}/v1/traces"),
