@@ -341,8 +341,9 @@ STUB = {"prompt_tokens": 1, "completion_tokens": 1, "finish_reason": {"type": "l
 def test_two_sides_of_a_hand_over_are_one_request_by_their_room(
     first: str, bring: Bringing, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    came, ended = hand_over("p1", ROOM, STUB).splitlines(keepends=True)
     logs = {
-        "prefill": hand_over("p1", ROOM, None) + REFUSED + hand_over("p1", ROOM, STUB) + hand_over("p2", 7, SERVED),
+        "prefill": came + REFUSED + ended + hand_over("p2", 7, SERVED),
         "decode": hand_over("d1", ROOM, SERVED) + hand_over("d2", 7, SERVED, at=30),  # that room is another's by then
     }
     second = next(name for name in logs if name != first)
