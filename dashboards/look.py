@@ -238,6 +238,16 @@ def told() -> Iterator[None]:
         trace(error)
 
 
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar for as long as something takes; what it gives takes the share that is done, from 0 to 1."""
+    bar = st.progress(0.0, what)
+    try:
+        yield lambda share: bar.progress(min(1.0, max(0.0, share)), f"{what}: {share:.0%}")
+    finally:
+        bar.empty()
+
+
 def show(page: Callable[[], None]) -> None:
     """A whole page. An error in it is told like any other."""
     with told():

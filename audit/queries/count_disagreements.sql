@@ -21,7 +21,7 @@ WITH counts AS (
       event = 'request.finished' AND answered_by IS NULL AND source NOT LIKE 'bill%') AS told_completion,
     max(completion_tokens) FILTER (event = 'request.finished' AND source LIKE 'bill%') AS billed_completion
   FROM events
-  WHERE request IS NOT NULL
+  WHERE event >= 'request.' AND event < 'request/' AND request IS NOT NULL
     AND (event = 'request.received' OR (event = 'request.finished' AND status BETWEEN 200 AND 299))
     AND time_ns >= epoch_ns(coalesce(getvariable('since'), '1678-01-01')::TIMESTAMP)
     AND time_ns < epoch_ns(coalesce(getvariable('until'), '2262-01-01')::TIMESTAMP)

@@ -33,10 +33,13 @@ WITH engines AS (
   SELECT request, incarnation, engine, min(time_ns) AS served_ns FROM acts GROUP BY ALL
 ), roles AS (
   SELECT engine, arg_max(role, time_ns) AS role FROM limits GROUP BY engine
+), seen AS (
+  SELECT source, pool, min(time_ns) AS since_ns FROM events
+  WHERE event IN ('page.alloc', 'page.write', 'transfer.begin', 'page.read') GROUP BY source, pool
 ), watched AS (
   SELECT CASE WHEN split_part(source, '/', 1) IN (SELECT engine FROM engines) OR pool IS NULL
-      THEN split_part(source, '/', 1) ELSE split_part(pool, '/', 1) END AS engine, min(time_ns) AS since_ns
-  FROM events WHERE event IN ('page.alloc', 'page.write', 'transfer.begin', 'page.read') GROUP BY ALL
+      THEN split_part(source, '/', 1) ELSE split_part(pool, '/', 1) END AS engine, min(since_ns) AS since_ns
+  FROM seen GROUP BY ALL
 ), blind AS (
   SELECT a.request, a.incarnation, a.model, a.received_ns, a.prompt_tokens, a.answered_by, r.engine AS answerer, r.role
   FROM asked AS a LEFT JOIN roles AS r ON r.engine = split_part(a.answered_by, '/', 1)

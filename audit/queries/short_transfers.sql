@@ -28,7 +28,8 @@ SELECT s.request, s.incarnation, s.tenant, v.verdict, t.transfer, t.src_pool, t.
   t.announced_page_count, t.dst_page_count, t.failures, t.time_ns, t.ts, t.done_ts,
   make_timestamp_ns(s.first_ns) AS read_ts
 FROM short AS s
-JOIN transfers AS t ON t.request = s.request AND t.incarnation = s.incarnation AND t.dst_pool = s.pool
+JOIN transfers_of((SELECT list(DISTINCT request) FROM short)) AS t
+  ON t.request = s.request AND t.incarnation = s.incarnation AND t.dst_pool = s.pool
 LEFT JOIN extents AS x ON x.request = s.request AND x.incarnation = s.incarnation AND x.pool = s.pool
 LEFT JOIN request_verdicts AS v ON v.request = s.request AND v.incarnation = s.incarnation
 ORDER BY s.first_ns, s.request, s.incarnation, t.transfer

@@ -56,6 +56,10 @@ _SEGMENT = {
     "schema_version": "Version of its columns.",
     "sha256": "Checksum that its footer holds.",
 }
+_ASSUMED_ROWS = 50_000_000
+"""How many events DuckDB should expect behind a search pattern. By itself it expects as many in every file as are in
+the first, which is the empty one: it would take the events for the smaller side of every join, put all of them into a
+hash table, and read every file to its end instead of the stretches that the other side names."""
 EVENTS_ABOUT: tuple[str, dict[str, str]] = (
     "Every event, one row each. Order by (source, seq), never by time.",
     COMMENTS | {"ts": TS_COMMENT, "segment": "The file that holds the row; changes with compaction."},
@@ -194,11 +198,11 @@ def _manifest_table(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Ma
     views.comment(con, "manifest", *_ABOUT["manifest"], kind="TABLE")
 
 
-def _branch(columns: str, files: str, layout: Layout, where: str = "") -> str:
+def _branch(columns: str, files: str, layout: Layout, where: str = "", *, rows: int = _ASSUMED_ROWS) -> str:
     cut = len(str(layout.root)) + 2
     return (
         f"SELECT {columns}, make_timestamp_ns(time_ns) AS ts, substr(filename, {cut}) AS segment "
-        f"FROM read_parquet({files}, filename = true, hive_partitioning = false){where}"
+        f"FROM read_parquet({files}, filename = true, hive_partitioning = false, explicit_cardinality = {rows}){where}"
     )
 
 
@@ -213,13 +217,13 @@ def _events_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manif
     branches = []
     if manifest.sealed:
         files = sql.texts(f"{root}/{s.name}" for s in manifest.sealed)
-        branches.append(_branch(columns, f"[{files}]", layout))
+        branches.append(_branch(columns, f"[{files}]", layout, rows=sum(s.rows for s in manifest.sealed)))
     # One search pattern for each scan: DuckDB looks up the first pattern of a scan while it plans, and the
     # further ones later, when the marker has been opened already.
     for directory, pattern in (("live", "live/*.parquet"), ("imports", "imports/*/*.parquet")):
         where = _not_retired(layout, manifest, directory)
         branches.append(_branch(columns, sql.text(f"{root}/{pattern}"), layout, where))
-    branches.append(_branch(columns, sql.text(str(marker(layout, manifest.generation))), layout))
+    branches.append(_branch(columns, sql.text(str(marker(layout, manifest.generation))), layout, rows=1))
     con.execute("CREATE VIEW events AS " + " UNION ALL ".join(branches))
     views.comment(con, "events", *_ABOUT["events"])
 
@@ -379,6 +383,8 @@ def built_for(con: duckdb.DuckDBPyConnection) -> Published | None:
 
 @cache
 def _fingerprint() -> str:
-    published = (views.DERIVED, views.RESULTS, views.OF_ALERTS, views.RETIRED, views.MACROS, _ABOUT)
+    published = (
+        views.DERIVED, views.RESULTS, views.OF_ALERTS, views.RETIRED, views.MACROS, _ABOUT, _ASSUMED_ROWS,
+    )  # fmt: skip
     told = [repr(published), *(alerts.query(view, Path()) for view in views.OF_ALERTS), *map(repr, queries().values())]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

@@ -73,7 +73,8 @@ def _field(parameter: Parameter, query: str) -> str:
 
 def _answer(query: Query, given: dict[str, str], limit: int, timeout: float) -> None:
     with look.told(), asking.connect(desk.store()) as connection, desk.store().reading():
-        frame, more = asking.run(connection, query, given, limit=limit, timeout=timeout)
+        with look.progress(f"Asking {query.name}") as progress:
+            frame, more = asking.run(connection, query, given, limit=limit, timeout=timeout, progress=progress)
         _show(frame, more, query.name)
 
 
@@ -88,7 +89,8 @@ def _own() -> None:
     if asked:
         with look.told(), asking.connect(desk.store()) as connection, desk.store().reading():
             asking.checked(connection, statement)
-            frame, more = asking.ask(connection, statement, limit=rows, timeout=seconds)
+            with look.progress("Asking") as progress:
+                frame, more = asking.ask(connection, statement, limit=rows, timeout=seconds, progress=progress)
             _show(frame, more, "answer")
 
 

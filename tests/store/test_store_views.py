@@ -150,7 +150,48 @@ def test_requests_are_those_that_the_audit_starts_from(tmp_path: Path, case: str
     with store.connect() as con:
         some = con.execute("SELECT count(*) FROM requests_of($1)", [ids]).fetchall()
         of_all = con.execute("SELECT count(*) FROM requests WHERE list_contains($1, request)", [ids]).fetchall()
+        moved = con.execute("SELECT * FROM transfers_of($1) ORDER BY ALL", [ids]).fetchall()
+        of_all_moved = con.execute("SELECT * FROM transfers WHERE list_contains($1, request) ORDER BY ALL", [ids])
+        assert moved == of_all_moved.fetchall()
     assert some == of_all
+
+
+@pytest.mark.parametrize("statement", ["FROM requests_of(['r1003'])", "FROM transfers_of(['r1003'])"])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_is_asked_for_narrows_what_is_read(tmp_path: Path, statement: str, sealed: bool) -> None:
+    """The ids that are wanted go into the hash table and prune the scan, not all the events of the store."""
+    store = stored(tmp_path / "s", STUB, "f01-common-system-prompt")
+    if sealed:
+        store.compact(grace_s=0)
+    plan = str(ask(store, f"EXPLAIN {statement}"))
+    assert "SEMI" in plan
+    assert "RIGHT_SEMI" not in plan
+
+
+def test_coverage_counts_what_each_source_told(tmp_path: Path) -> None:
+    store = stored(tmp_path / "s", STUB)
+    audit_store(store)
+    with store.writer("late") as writer:
+        writer.append(events(3, 5, source="e/0"))
+        writer.append(events(2, source=None))
+        writer.append(events(1, source=""))
+    frame = store.events().collect()
+    told = ask(store, "SELECT source, site, events, first_ns, last_ns, min_seq, max_seq, unjudged FROM coverage")
+    expected = [
+        (
+            source,
+            source.split("/")[0],
+            len(rows),
+            rows["time_ns"].min(),
+            rows["time_ns"].max(),
+            rows["seq"].min(),
+            rows["seq"].max(),
+            len(rows) if source in ("", "e/0") else 0,
+        )
+        for (source,), rows in frame.with_columns(pl.col("source").fill_null("")).group_by("source")
+    ]
+    assert sorted(told) == sorted(expected)
+    assert dict(ask(store, "SELECT source, missing FROM coverage"))["e/0"] == 4
 
 
 def test_limits_in_force_carry_figures_on(tmp_path: Path) -> None:

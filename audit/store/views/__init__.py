@@ -23,7 +23,7 @@ VERSION = 1
 DERIVED: tuple[View, ...] = (*requests.VIEWS, *engines.VIEWS, *pages.VIEWS)
 """Views that are computed from `events` and from the results of the newest audit."""
 
-MACROS: tuple[Macro, ...] = (requests.REQUESTS_OF,)
+MACROS: tuple[Macro, ...] = (requests.REQUESTS_OF, requests.TRANSFERS_OF)
 """Views with parameters."""
 
 RETIRED: tuple[View, ...] = ()

@@ -78,14 +78,21 @@ COVERAGE = View(
     "One row per source: how much of it is on record, and how much of that no audit has seen yet. What is lost in "
     "detail stands in gaps.",
     f"""\
-SELECT coalesce(e.source, '') AS source, {SITE.replace("source", "e.source")} AS site, count(*) AS events,
-  min(e.time_ns) AS first_ns, make_timestamp_ns(min(e.time_ns)) AS first_ts,
-  max(e.time_ns) AS last_ns, make_timestamp_ns(max(e.time_ns)) AS last_ts,
-  min(e.seq) AS min_seq, max(e.seq) AS max_seq,
-  greatest(max(e.seq) - least(min(e.seq), 1) + 1 - count(e.seq), 0) AS missing,
-  count(*) FILTER (m.last_row IS NULL OR e.ingest_row > m.last_row) AS unjudged
-FROM events AS e LEFT JOIN audit_marks AS m ON m.ingest = e.ingest
-GROUP BY ALL""",
+WITH counted AS (
+  SELECT e.source, count(*) AS events, min(e.time_ns) AS first_ns, max(e.time_ns) AS last_ns,
+    min(e.seq) AS min_seq, max(e.seq) AS max_seq, count(e.seq) AS numbered,
+    count(*) FILTER (m.last_row IS NULL OR e.ingest_row > m.last_row) AS unjudged
+  FROM events AS e LEFT JOIN audit_marks AS m ON m.ingest = e.ingest
+  GROUP BY e.source
+)
+SELECT coalesce(source, '') AS source, {SITE} AS site, sum(events)::BIGINT AS events,
+  min(first_ns) AS first_ns, make_timestamp_ns(min(first_ns)) AS first_ts,
+  max(last_ns) AS last_ns, make_timestamp_ns(max(last_ns)) AS last_ts,
+  min(min_seq) AS min_seq, max(max_seq) AS max_seq,
+  greatest(max(max_seq) - least(min(min_seq), 1) + 1 - sum(numbered)::BIGINT, 0) AS missing,
+  sum(unjudged)::BIGINT AS unjudged
+FROM counted
+GROUP BY coalesce(source, '')""",
     {
         "source": "Who observed; empty for events that name nobody.",
         "site": SITE_COMMENT,

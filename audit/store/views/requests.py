@@ -12,6 +12,8 @@ _RECEIVED = (
 _LONG_NS = 3_000_000_000_000_000_000
 """Beyond every time that is meant (the year 2065). Ranks are numbers of one word, since an engine compares those many
 times faster than rows."""
+_AMONG = "request IN (SELECT unnest(ids))"
+"""For a list of ids, which a macro takes as `ids`."""
 _AT = f"greatest(0, least(time_ns, {_LONG_NS - 1}))"
 
 
@@ -32,7 +34,8 @@ WITH gateways AS (
       WHEN {SITE} LIKE 'client%' THEN 2 ELSE 1 END) AS received_rank,
     {_AT} + {_LONG_NS} * (answered_by IS NULL)::BIGINT AS answer_rank
   FROM events
-  WHERE event IN ('request.received', 'request.rejected', 'request.aborted', 'request.finished')
+  WHERE event >= 'request.' AND event < 'request/'
+    AND event IN ('request.received', 'request.rejected', 'request.aborted', 'request.finished')
     AND request IS NOT NULL AND ({where})
 ), gathered AS (
   SELECT request, life AS incarnation,
@@ -127,15 +130,16 @@ FROM events WHERE event IN ('request.finished', 'request.rejected', 'request.abo
     },
 )
 
-TRANSFERS = View(
-    "transfers",
-    "One row per transfer and request that it was begun or offered for; its chunks and the ends that parties were told "
-    "are put together. An end that names no request counts for every request of its transfer id.",
-    f"""\
-WITH said AS (
-  SELECT *, {LIFE} AS life FROM events WHERE event >= 'transfer.' AND event < 'transfer/'
-), owners AS (
-  SELECT DISTINCT transfer, request, life FROM said WHERE event IN ('transfer.begin', 'transfer.offer')
+
+def moved(where: str = "TRUE") -> str:
+    """SQL of transfers for the requests of which `where` holds, in the events that begin or offer them."""
+    return f"""\
+WITH owners AS (
+  SELECT DISTINCT transfer, request, {LIFE} AS life FROM events
+  WHERE event >= 'transfer.' AND event < 'transfer/' AND event IN ('transfer.begin', 'transfer.offer') AND ({where})
+), said AS (
+  SELECT *, {LIFE} AS life FROM events
+  WHERE event >= 'transfer.' AND event < 'transfer/' AND transfer IN (SELECT transfer FROM owners)
 )
 SELECT o.transfer, o.request, o.life AS incarnation, max(s.tenant) AS tenant,
   max(s.src_pool) AS src_pool, max(s.dst_pool) AS dst_pool,
@@ -156,7 +160,15 @@ SELECT o.transfer, o.request, o.life AS incarnation, max(s.tenant) AS tenant,
   make_timestamp_ns(min(s.time_ns) FILTER (s.event = 'transfer.failed')) AS failed_ts
 FROM owners AS o JOIN said AS s
   ON s.transfer = o.transfer AND (s.request IS NULL OR (s.request = o.request AND s.life = o.life))
-GROUP BY o.transfer, o.request, o.life""",
+GROUP BY o.transfer, o.request, o.life"""
+
+
+TRANSFERS = View(
+    "transfers",
+    "One row per transfer and request that it was begun or offered for; its chunks and the ends that parties were told "
+    "are put together. An end that names no request counts for every request of its transfer id. For those of a few "
+    "requests use transfers_of(ids), which is quicker.",
+    moved(),
     {
         "transfer": "",
         "request": "",
@@ -186,7 +198,13 @@ REQUESTS_OF = Macro(
     "requests_of",
     "The rows of requests for a list of request ids, without putting all others together.",
     ("ids",),
-    gathered("request IN (SELECT unnest(ids))"),
+    gathered(_AMONG),
+)
+TRANSFERS_OF = Macro(
+    "transfers_of",
+    "The rows of transfers for a list of request ids, without putting all others together.",
+    ("ids",),
+    moved(_AMONG),
 )
 
 VIEWS = (REQUESTS, RESPONSES, TRANSFERS)
