@@ -18,7 +18,7 @@ from kvwitness.audit.overall import coverage, matrix, standing
 from kvwitness.audit.overall.fleet import Fleet, Lag, fleet, lag
 from kvwitness.audit.overall.masking import Mask
 from kvwitness.audit.overall.overview import incident_rows
-from kvwitness.audit.overall.search import Found, find_requests
+from kvwitness.audit.overall.search import Found, find_requests, of_trace
 from kvwitness.audit.store import Pseudonyms, Store
 from kvwitness.audit.telling import pagemap
 from kvwitness.audit.telling.answer import Answer, result_table
@@ -118,6 +118,16 @@ def find(text: str, outcome: str | None, verdict: str | None) -> Found:
     now = revision()
     found = find_requests(_opened(now[0]), _answer(now), text, outcome=outcome, verdict=verdict)
     return Found(_shown(found.rows, now), found.total)
+
+
+@st.cache_data(max_entries=16, show_spinner="Looking for the trace")
+def _of_trace(revision: tuple[Revision, int], trace: str) -> list[str]:
+    return of_trace(_opened(revision[0][0]), trace)
+
+
+def traced(trace: str) -> list[str]:
+    """The requests that carry a trace id (OpenTelemetry)."""
+    return _of_trace(events_revision(), trace)
 
 
 def _shown(frame: pl.DataFrame, revision: Revision) -> pl.DataFrame:

@@ -243,9 +243,13 @@ def progress(what: str) -> Iterator[Callable[[float], None]]:
     """A bar for as long as something takes; what it gives takes the share that is done, from 0 to 1."""
     bar = st.progress(0.0, what)
     try:
-        yield lambda share: bar.progress(min(1.0, max(0.0, share)), f"{what}: {share:.0%}")
+        yield lambda share: _advance(bar, share, what)
     finally:
         bar.empty()
+
+
+def _advance(bar: Any, share: float, what: str) -> None:
+    bar.progress(min(1.0, max(0.0, share)), f"{what}: {share:.0%}")
 
 
 def show(page: Callable[[], None]) -> None:

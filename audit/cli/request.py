@@ -16,6 +16,7 @@ from kvwitness.audit.overall.overview import MEANING
 from kvwitness.audit.telling.answer import Answer
 from kvwitness.audit.telling.dossier import Dossier, open_request
 from kvwitness.audit.telling.history import collapsed, holdings, timeline
+from kvwitness.audit.telling.traces import traces_of
 from kvwitness.audit.trace import compress_pages
 from kvwitness.audit.wording import clock_for, moment, page_text, runs_text, span_text
 
@@ -42,7 +43,10 @@ _FACTS = {
 
 @app.command("request")
 def request(
-    ident: Annotated[str, typer.Argument(metavar="ID", help="The request; ID#1 is its second life under the same id.")],
+    ident: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="The request, or its trace id; ID#1 is its second life under the same id."),
+    ],
     store: StoreOption = DEFAULT_STORE,
     trace: TraceOption = None,
     format: FormatOption = None,
@@ -70,6 +74,8 @@ def _head(dossier: Dossier, answer: Answer) -> list[Block]:
         said += f"; not on record: {dossier.missing}"
     row = dossier.request or {}
     facts = [[label, row[name]] for name, label in _FACTS.items() if row.get(name) is not None]
+    if traces := traces_of(dossier.own):
+        facts.append(["trace id (OpenTelemetry)", ", ".join(traces)])
     if dossier.incident:
         facts.insert(0, ["incident", dossier.incident["incident"]])
     return [Prose(f"Request {dossier.name}: {said}", heading=True), Table(["", ""], facts)]
@@ -132,6 +138,7 @@ def _document(dossier: Dossier, answer: Answer) -> dict[str, Any]:
         "missing": dossier.missing,
         "incident": dossier.incident["incident"] if dossier.incident else None,
         **{name: row.get(name) for name in _FACTS},
+        "trace_ids": traces_of(dossier.own),
         "findings": told_findings(dossier),
         "pages": [row | {"pages": compress_pages(row["pages"])} for row in holdings(dossier).to_dicts()],
         "timeline": timeline(dossier),

@@ -8,6 +8,7 @@ import polars as pl
 
 from kvwitness.audit.store import Store
 from kvwitness.audit.telling.answer import Answer
+from kvwitness.audit.telling.traces import requests_of_trace, trace_id
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ def find_requests(
     verdict: str | None = None,
     most: int = 200,
 ) -> Found:
-    """The requests whose id begins with a text; where there are none, those of the transfer that goes by that name.
+    """The requests whose id begins with a text; where there are none, those that carry it as their trace id
+    (OpenTelemetry), or those of the transfer that goes by that name.
 
     `outcome` and `verdict` choose further. Raises StoreError before the first audit.
     """
@@ -42,7 +44,23 @@ def find_requests(
     if not wanted:
         return _found(index, most)
     found = _found(index.filter(pl.col("request").str.starts_with(wanted)), most, first=wanted)
-    return found if found.total else _found(index.filter(pl.col("request").is_in(_of_transfer(answer, wanted))), most)
+    if found.total:
+        return found
+    traced = of_trace(store, wanted)
+    named = pl.lit(pl.Series(traced, dtype=pl.String).implode()) if traced else _of_transfer(answer, wanted)
+    return _found(index.filter(pl.col("request").is_in(named)), most)
+
+
+def of_trace(store: Store, text: str) -> list[str]:
+    """The requests that carry a trace id (OpenTelemetry), given as such or as a `traceparent`; none for other texts.
+
+    Needs no audit. Reads the store's own events: those of an answer may have been stripped of what it looks for.
+    """
+    trace = trace_id(text)
+    if trace is None:
+        return []
+    with store.reading():
+        return requests_of_trace(store.events(["request", "extra"]), trace).collect()["request"].to_list()
 
 
 def _found(like: pl.LazyFrame, most: int, first: str | None = None) -> Found:

@@ -13,6 +13,8 @@ from kvwitness.audit.api import request_name
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.provenance.order import ordered
 from kvwitness.audit.telling.answer import ARRIVAL, Answer
+from kvwitness.audit.telling.traces import requests_of_trace, trace_id
+from kvwitness.audit.wording import listing
 
 CONTEXT = ["engine.pool", "engine.limits", "engine.clock"]
 """Events about engines that say how to read the others."""
@@ -77,17 +79,32 @@ def open_dossier(answer: Answer, name: str) -> Dossier:
 
 
 def open_request(answer: Answer, name: str) -> Dossier:
-    """The dossier of a request, also where nothing was judged yet.
+    """The dossier of a request, also where nothing was judged yet. `name` may be the trace id that it carries.
 
-    Raises `KvwitnessError` when it is unknown.
+    Raises `KvwitnessError` when it is unknown, or when several requests carry the trace id.
     """
     verdict = answer.request(name) if answer.judged else _unjudged(answer, name)
+    if verdict is None and (trace := trace_id(name)) is not None:
+        return open_request(answer, _the_one_of(answer, trace))
     if verdict is None:
         raise KvwitnessError(
             f"There is no request {name!r} on record.",
             "A request goes by the id that the engine gave it; a later life under the same id is ID#1 and so on.",
         )
     return _gathered(answer, answer.incident_of(verdict["request"], verdict["incarnation"]), verdict)
+
+
+def _the_one_of(answer: Answer, trace: str) -> str:
+    """The request that carries a trace id. Raises `KvwitnessError` when there is none, or more than one."""
+    found = answer.collect(requests_of_trace(answer.events, trace))["request"].to_list()
+    if not found:
+        raise KvwitnessError(
+            f"No request on record goes by {trace!r}, or carries it as its trace id.",
+            "Trace ids come in with spans and logs (`kvwitness collect`), or as a field trace_id of an event.",
+        )
+    if len(found) > 1:
+        raise KvwitnessError(f"{len(found)} requests carry the trace id {trace}: {listing(found, 12)}.", "Name one.")
+    return str(found[0])
 
 
 def _unjudged(answer: Answer, name: str) -> dict[str, Any] | None:

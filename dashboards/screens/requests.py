@@ -11,8 +11,12 @@ from kvwitness.audit.rules.model import Verdict
 from kvwitness.audit.summaries import OUTCOMES
 from kvwitness.audit.telling.dossier import Dossier
 from kvwitness.audit.telling.history import collapsed, holdings, timeline
+from kvwitness.audit.telling.traces import traces_of
 from kvwitness.audit.wording import page_text, runs_text, several, span_text
 from kvwitness.dashboards import charts, desk, look
+
+_LISTED = 50
+"""Requests of one trace that are linked to."""
 
 
 def page() -> None:
@@ -20,6 +24,9 @@ def page() -> None:
     name = look.parameter("request")
     if name is not None:
         _one(name)
+        return
+    if (trace := look.parameter("trace")) is not None:
+        _traced(trace)
         return
     st.title("Requests", anchor=False)
     if not desk.answer().judged:
@@ -34,7 +41,9 @@ def page() -> None:
         return
     look.section("Prompt lengths against the limits on their path", "", lambda: _lengths(index))
     look.section("Near the limit and beyond it", "", lambda: _bands(index))
-    look.section("Find a request", "By its id, the beginning of it, or the id of a transfer.", _search)
+    look.section(
+        "Find a request", "By its id or the beginning of it, its trace id (OpenTelemetry), or a transfer.", _search
+    )
 
 
 def _lengths(index: pl.DataFrame) -> None:
@@ -58,7 +67,7 @@ def _bands(index: pl.DataFrame) -> None:
 
 def _search() -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = st.text_input("Request or transfer", key="find", bind="query-params", width=320)
+        text = st.text_input("Request, trace or transfer", key="find", bind="query-params", width=320)
         outcome = st.selectbox("Ended", ["all", *OUTCOMES], key="outcome", bind="query-params")
         verdict = st.selectbox("Verdict", ["all", *map(str, Verdict)], key="verdict", bind="query-params")
     asked = [None if chosen == "all" else str(chosen) for chosen in (outcome, verdict)]
@@ -88,6 +97,28 @@ def _search() -> None:
         st.query_params.clear()
         st.query_params["request"] = shown["request"][chosen[0]]
         st.rerun()
+
+
+def _traced(trace: str) -> None:
+    """What the address `?trace=ID` shows: the request that carries the trace id, or a list where several do."""
+    found = desk.traced(trace)
+    if len(found) == 1:
+        _one(found[0])
+        return
+    st.title(f"Trace {look.bare(trace)}", anchor=False)
+    look.go(look.REQUESTS, "All requests", icon=":material/arrow_back:")
+    if not found:
+        look.nothing(
+            "No request on record carries this trace id.",
+            "Trace ids have 32 hexadecimal digits. They come in with spans and logs (`kvwitness collect`), or as a "
+            "field trace_id of an event.",
+        )
+        return
+    look.small(f"{several(len(found), 'request')} carry this trace id.")
+    for name in found[:_LISTED]:
+        look.go(look.REQUESTS, look.bare(name), request=name)
+    if len(found) > _LISTED:
+        look.small(f"and {len(found) - _LISTED:,} more")
 
 
 # -- one request -------------------------------------------------------------------------------------
@@ -128,6 +159,7 @@ def _facts(dossier: Dossier) -> None:
         for name, value in row.items()
         if value is not None and name not in hidden and not name.endswith("_ev")
     ]
+    facts += [{"fact": "trace id (OpenTelemetry)", "value": trace} for trace in traces_of(dossier.own)]
     look.rows(pl.DataFrame(facts), "Facts about the request", key="facts")
 
 

@@ -12,7 +12,8 @@ from kvwitness.audit.cli.app import run
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.store import Store
 from kvwitness.audit.wording import several
-from tests.dashboards.conftest import PAGES, Open, said
+from tests.dashboards.conftest import PAGES, Open, judged, said
+from tests.telling.test_traces import ALONE, SHARED, traced
 
 
 @pytest.mark.parametrize("state", ["leaky", "gappy", "empty", "unjudged"])
@@ -238,3 +239,16 @@ reason = "the pool grows with the next delivery"
 
 def test_without_a_check_the_alerts_say_so(look_at: Open, leaky: Store) -> None:
     assert "No check of this store ever ran" in said(look_at(leaky, "health"))
+
+
+def test_a_request_is_found_by_its_trace(look_at: Open, tmp_path: Path) -> None:
+    store = judged(tmp_path / "store", traced(tmp_path / "traced.jsonl"))
+    for pseudonyms in (False, True):
+        app = look_at(store, "requests", find=ALONE, pseudonyms=pseudonyms)
+        assert list(app.dataframe[-1].value["request"]) == ["r1003"]
+        app = look_at(store, "requests", trace=ALONE.upper(), pseudonyms=pseudonyms)
+        assert app.title[0].value == "Request r1003"
+    facts = look_at(store, "requests", trace=ALONE).dataframe[0].value
+    assert ALONE in set(facts["value"])
+    assert "2 requests carry this trace id" in said(look_at(store, "requests", trace=SHARED))
+    assert "No request on record carries this trace id" in said(look_at(store, "requests", trace="f" * 32))
