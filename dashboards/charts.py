@@ -22,6 +22,10 @@ _CANVAS = {"embedOptions": {"renderer": "canvas"}}
 """Thousands of cells as one picture, not as an element of the page each."""
 _NAMED = 40
 """Up to so many events each have their name on the axis."""
+_CHART_PX, _LETTER_PX = 860, 6.5
+"""About how wide a chart is, and a letter of a name in it. [pixels]"""
+_LABELLED_SHARE, _LABELS = 0.03, 16
+"""A bar is named where it covers this share of the pages that are drawn; at most so many are."""
 _CELLS = 4_096
 """Up to so many pages are drawn one by one; of more, neighbours that are alike are drawn as one."""
 
@@ -70,15 +74,30 @@ def lengths(frame: pl.DataFrame, limits: pl.DataFrame) -> Any:
 
 def limits(frame: pl.DataFrame) -> Any:
     """Figures of engines (engine, figure, tokens, time, until) as lines over time."""
-    drawn = alt.Chart(frame).encode(
-        x=look.axis_time(frame),
+    scale = look.tenant_scale(frame["engine"].to_list())
+    shaded = look.with_others(frame, scale, "engine")
+    x, y = look.axis_time(frame), alt.Y("tokens:Q", title="tokens", scale=alt.Scale(zero=False))
+    drawn = alt.Chart(shaded).encode(
+        x=x,
         x2="until:T",
-        y=alt.Y("tokens:Q", title="tokens", scale=alt.Scale(zero=False)),
-        color=alt.Color("engine:N", title="engine", scale=alt.Scale(range=look.TENANT_COLOURS)),
+        y=y,
+        color=alt.Color("shade:N", title="engine", scale=scale),
         strokeDash=alt.StrokeDash("figure:N", title="figure"),
         tooltip=["engine:N", "figure:N", "tokens:Q", "time:T", "until:T"],
     )
-    return drawn.mark_rule(strokeWidth=3).properties(height=360)
+    others = shaded.filter(pl.col("shade") == look.OTHERS).unique("engine", keep="last", maintain_order=True)
+    named = _names(others.head(_LABELS), x, y, "engine", align="left", dy=-7)
+    return alt.layer(drawn.mark_rule(strokeWidth=3), *named).properties(height=360)
+
+
+def _names(frame: pl.DataFrame, x: Any, y: Any, column: str, **where: Any) -> list[Any]:
+    """Names beside what has no colour of its own, readable on any ground; nothing where there is none of such."""
+    if frame.is_empty():
+        return []
+    words = alt.Chart(frame).encode(x=x, y=y, text=f"{column}:N")
+    told = {"fontSize": 10, "clip": True, **where}
+    halo = words.mark_text(stroke=look.ground(), strokeWidth=3, strokeJoin="round", color=look.ground(), **told)
+    return [halo, words.mark_text(color=look.ink(), **told)]
 
 
 def matrix(frame: pl.DataFrame) -> Any:
@@ -136,9 +155,25 @@ def lanes(frame: pl.DataFrame, *, by_time: bool) -> Any:
     )
     panels = []
     for pool in frame["pool"].unique(maintain_order=True).to_list():
-        mine = bars.properties(data=_data(drawn.filter(pl.col("pool") == pool)), height=520, title=pool)
+        here = drawn.filter(pl.col("pool") == pool)
+        named = [
+            words.properties(data=_data(_named_bars(here)))
+            for words in _names(_named_bars(here), x, alt.Y("first_page:Q"), "tenant", angle=270, align="left", dx=3)
+        ]
+        mine = alt.layer(bars.properties(data=_data(here)), *named).properties(height=520, title=pool)
         panels.append(mine.interactive() if by_time else mine.interactive(bind_x=False))
     return alt.vconcat(*panels) if len(panels) > 1 else panels[0]
+
+
+def _named_bars(drawn: pl.DataFrame) -> pl.DataFrame:
+    """Of each tenant without a colour of its own the largest bar, where it is large enough to be named."""
+    size = pl.col("end_page") - pl.col("first_page")
+    span = max(1, int(drawn["end_page"].max() or 0) - int(drawn["first_page"].min() or 0))  # type: ignore[arg-type]
+    others = drawn.filter((pl.col("shade") == look.OTHERS) & pl.col("tenant").is_not_null())
+    largest = others.sort(size, descending=True, maintain_order=True).unique(
+        "tenant", keep="first", maintain_order=True
+    )
+    return largest.filter(size >= span * _LABELLED_SHARE).head(_LABELS)
 
 
 def _data(frame: pl.DataFrame) -> Any:
@@ -193,8 +228,28 @@ def page_grid(shown: PageMap, marked: frozenset[int], first: int, last: int, *, 
         strokeWidth=1.6 if small else 1.0, color=look.ink(), opacity=0.75
     )
     framed = base.transform_filter("datum.marked").mark_rect(filled=False, stroke=look.ink(), strokeWidth=1.5)
-    drawn = alt.layer(fill, old.encode(y="bottom:Q", y2="bottom:Q"), framed)
+    words = named_stretches(look.with_others(pages, scale, whose), first, _width(first, last), whose)
+    named = _names(words, alt.X("x:Q"), alt.Y("y:Q"), "name")
+    drawn = alt.layer(fill, old.encode(y="bottom:Q", y2="bottom:Q"), framed, *named)
     return drawn.properties(height=min(620, max(220, 14 * _height(first, last))), usermeta=_CANVAS)
+
+
+def named_stretches(pages: pl.DataFrame, first: int, width: int, whose: str) -> pl.DataFrame:
+    """x, y, name: the middle of the longest stretch of each tenant without a colour of its own, where its name fits."""
+    at = pl.col("page").cast(pl.Int64) - first
+    grey = pages.filter((pl.col("shade") == look.OTHERS) & pl.col("empty").is_null() & pl.col(whose).is_not_null())
+    placed = grey.select(name=whose, row=at // width, column=at % width).sort("row", "column")
+    new = pl.any_horizontal(
+        pl.col("name").ne_missing(pl.col("name").shift()),
+        pl.col("row").ne_missing(pl.col("row").shift()),
+        pl.col("column").ne_missing(pl.col("column").shift() + 1),
+    )
+    runs = placed.with_columns(run=new.cast(pl.Int64).cum_sum()).group_by("run", maintain_order=True)
+    found = runs.agg(pl.col("name", "row").first(), start=pl.col("column").min(), end=pl.col("column").max() + 1)
+    length = pl.col("end") - pl.col("start")
+    fits = length * (_CHART_PX / width) >= (pl.col("name").str.len_chars() + 1) * _LETTER_PX
+    longest = found.sort(length, descending=True, maintain_order=True).unique("name", keep="first", maintain_order=True)
+    return longest.filter(fits).select("name", x=(pl.col("start") + pl.col("end")) / 2, y=pl.col("row") + 0.5)
 
 
 def _width(first: int, last: int) -> int:

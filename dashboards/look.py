@@ -141,6 +141,11 @@ def ink() -> str:
     return "#F5F6F8" if dark() else "#10131A"
 
 
+def ground() -> str:
+    """The colour behind a chart."""
+    return "#0E1117" if dark() else "#FFFFFF"
+
+
 def small(text: str) -> None:
     """A remark, in small letters of the full colour: grey ones are hard to read for some."""
     st.markdown(f":small[{bare(text)}]")
@@ -203,7 +208,7 @@ def axis_time(frame: pl.DataFrame) -> alt.X:
 
 
 def tenant_scale(tenants: Sequence[str | None]) -> alt.Scale:
-    """Colours for tenants, those that come most often first; the rest share one."""
+    """Colours for tenants, those that come most often first; the rest share grey, and are told apart by their names."""
     seen = pl.Series(list(tenants), dtype=pl.String).drop_nulls().value_counts(sort=True)
     names = seen[seen.columns[0]].to_list()[: len(TENANT_COLOURS)]
     return alt.Scale(domain=[*names, OTHERS], range=[*TENANT_COLOURS[: len(names)], "#8A8F98"])

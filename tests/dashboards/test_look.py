@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -82,3 +83,66 @@ def test_neighbours_that_are_alike_are_one_cell_where_there_are_many() -> None:
     assert cells.filter("foreign")["pages"].to_list() == ["7"]
     assert cells.filter("marked")["pages"].to_list() == ["9"]
     assert len(charts.cells_of(pages.head(100), 0, frozenset())) == 100
+
+
+def _coloured(drawn: Any) -> tuple[list[str], list[str]]:
+    """Names and colours of the scale by which tenants are told apart."""
+    found: list[Any] = []
+
+    def search(node: Any) -> None:
+        if isinstance(node, dict):
+            scale = node.get("color", {}).get("scale") if isinstance(node.get("color"), dict) else None
+            if scale and "domain" in scale:
+                found.append(scale)
+            for value in node.values():
+                search(value)
+        elif isinstance(node, list):
+            for value in node:
+                search(value)
+
+    search(drawn.to_dict())
+    return found[0]["domain"], found[0]["range"]
+
+
+def bars(tenants: int) -> pl.DataFrame:
+    """One bar of a hundred pages for each of so many tenants."""
+    rows = [
+        {"order": n, "time_ns": MOMENT + n, "pool": "p", "first_page": n * 100, "end_page": n * 100 + 100,
+         "kind": "write", "request": f"r{n}", "tenant": f"t-{n:02}", "source": "e/0", "seq": n, "proof": False,
+         "shows": "x"}
+        for n in range(tenants)
+    ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look.st, "context", SimpleNamespace(timezone=None, theme=SimpleNamespace(type="light")))
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("tenants", [2, 7, 12])
+def test_tenants_of_one_picture_are_told_apart(tenants: int) -> None:
+    drawn = charts.lanes(bars(tenants), by_time=False)
+    names, colours = _coloured(drawn)
+    assert len(set(colours)) == len(colours)
+    without = {f"t-{n:02}" for n in range(tenants)} - set(names)
+    assert len(without) == max(0, tenants - len(look.TENANT_COLOURS))
+    assert {row["tenant"] for row in _labelled(drawn.to_dict())} == without
+
+
+def _labelled(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The data of the layers that write names."""
+    layers = [layer for layer in spec["layer"] if layer["mark"]["type"] == "text"]
+    found = [layer["data"] for layer in layers]
+    return [row for data in found for row in data.get("values") or spec["datasets"][data["name"]]]
+
+
+@pytest.mark.usefixtures("light")
+def test_a_name_is_written_on_the_longest_stretch_where_it_fits() -> None:
+    owners = ["t-long"] * 40 + ["t-a"] * 2 + ["t-long"] * 3 + ["t-tiny"]
+    pages = pl.DataFrame({"page": range(100, 100 + len(owners)), "tenant": owners}).with_columns(
+        shade=pl.when(pl.col("tenant") == "t-a").then(pl.lit("t-a")).otherwise(pl.lit(look.OTHERS)),
+        empty=pl.lit(None, pl.String),
+    )
+    assert charts.named_stretches(pages, 100, 64, "tenant").rows() == [("t-long", 20.0, 0.5)]
