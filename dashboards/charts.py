@@ -158,7 +158,7 @@ def lanes(frame: pl.DataFrame, *, by_time: bool) -> Any:
         here = drawn.filter(pl.col("pool") == pool)
         named = [
             words.properties(data=_data(_named_bars(here)))
-            for words in _names(_named_bars(here), x, alt.Y("first_page:Q"), "tenant", angle=270, align="left", dx=3)
+            for words in _names(_named_bars(here), x, alt.Y("first_page:Q"), "tenant", angle=270, align="left", dy=-9)
         ]
         mine = alt.layer(bars.properties(data=_data(here)), *named).properties(height=520, title=pool)
         panels.append(mine.interactive() if by_time else mine.interactive(bind_x=False))

@@ -139,11 +139,16 @@ def _asked(seen: Visit, url: str) -> None:
         seen.elsewhere.append(url)
 
 
-def serve(store: Path, *options: str) -> Served:
-    """Start `kvwitness dashboard`, and wait until it answers."""
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+def serve(store: Path, *options: str, port: int | None = None) -> Served:
+    """Start `kvwitness dashboard`, and wait until it answers."""
+    port = port or free_port()
     command = [sys.executable, "-c", "from kvwitness.audit.cli import main; main()", "dashboard"]
     process = subprocess.Popen([*command, "--store", str(store), "--port", str(port), *options])
     served = Served(f"http://127.0.0.1:{port}", store, process)
