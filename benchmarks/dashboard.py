@@ -84,6 +84,16 @@ def told(results: Any, viewer: Any) -> Iterator[tuple[str, Any]]:
                 raise SystemExit("the viewer ended early") from None
 
 
+def tidied(store: Path, stop: Any) -> None:
+    """What collectors that stay do beside their writing: merge small segments where there are many."""
+    from kvwitness.audit.store import Store
+
+    opened = Store.open(store)
+    while not stop.wait(1.0):
+        if opened.compaction_due():
+            opened.compact()
+
+
 def written(store: Path, stop: Any) -> None:
     """A collector: events of a source of its own, again and again."""
     import pyarrow as pa
@@ -129,7 +139,9 @@ def main(argv: list[str] | None = None) -> int:
         stop, results = processes.Event(), processes.Queue()
         collector = processes.Process(target=written, args=(store.path, stop), daemon=True)
         viewer = processes.Process(target=looked_at, args=(store.path, results), daemon=True)
+        compactor = processes.Process(target=tidied, args=(store.path, stop), daemon=True)
         collector.start()
+        compactor.start()
         viewer.start()
         print(f"{'page':16}{'at first':>10}{'CPU':>8}{'again':>10}{'CPU':>8}")
         for page, seen in told(results, viewer):
@@ -141,6 +153,7 @@ def main(argv: list[str] | None = None) -> int:
         viewer.join(60)
         stop.set()
         collector.join(60)
+        compactor.join(60)
     return 0
 
 
