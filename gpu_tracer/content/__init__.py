@@ -1,6 +1,6 @@
 """Evidence from the bytes of pages: keyed fingerprints, and canary rows.
 
 `reference` says in plain Python what a fingerprint is, `layout` how a cache lies in memory, and `fingerprint` computes
-the same numbers with torch, on whatever device the cache is. `canary` marks the rows of freed pages. Only `reference`
-does without torch.
+the same numbers with torch, on whatever device the cache is, or with the Triton kernel of `kernel`, which is told by
+`geometry` where the bytes are. `canary` marks the rows of freed pages. Only `reference` does without torch.
 """

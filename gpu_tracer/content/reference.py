@@ -10,6 +10,9 @@ Cells add up. Each head has key words of its own, numbered over the whole model,
 have the cell of the whole row as their sum, however many shards there are. The sum over parts is the slot's; and a
 page's is the sum over its slots, each stirred together with its place, so that two slots that change places are seen.
 Neither the number of a page nor that of its pool enters: the same bytes have the same fingerprint wherever they are.
+
+That is one *lane*, of 64 bits. A second one is the same with each head's key words shifted by one (Toeplitz NH), and
+both together are 128 bits: two given rows agree in both for one key in 2**64 at most.
 """
 
 from __future__ import annotations
@@ -37,6 +40,11 @@ def key_words(secret: bytes, part: str, head: int, words: int) -> list[int]:
     seed = len(secret).to_bytes(8, "little") + secret + head.to_bytes(8, "little") + part.encode()
     stream = hashlib.shake_256(b"kvwitness fingerprint 1" + seed).digest(words * WORD)
     return words_of(stream)
+
+
+def lane_words(secret: bytes, part: str, head: int, words: int, lane: int) -> list[int]:
+    """The key of a lane, 0 or 1: as `key_words`, from the word of that number on."""
+    return key_words(secret, part, head, words + lane)[lane:]
 
 
 def words_of(row: bytes) -> list[int]:

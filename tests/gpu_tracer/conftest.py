@@ -1,18 +1,23 @@
 """Tests of the lab and of fingerprints need torch: they run where it is, and say so where it is not.
 
+The Triton kernel runs in Triton's interpreter here, GPU or not. Triton decides on that when it is imported.
+
 Fixtures: the stand-in for NVIDIA's library.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.gpu_tracer.nvml_shim import State, compiled
 
+os.environ["TRITON_INTERPRET"] = "1"
 HERE = Path(__file__).parent
+TRITON = "Triton is not installed here; tests/gpu_tracer/lab/run makes an environment that has it"
 REASON = "torch is not installed here; tests/gpu_tracer/lab/run makes an environment that has it"
 
 

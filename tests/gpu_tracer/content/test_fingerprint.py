@@ -41,8 +41,15 @@ def raw(row: torch.Tensor) -> bytes:
     return bytes(row.contiguous().flatten().view(torch.uint8).tolist())
 
 
-def expected(parts: list[Part], pages: list[int], valid: int | None = None) -> list[list[int]]:
+def expected(parts: list[Part], pages: list[int], valid: int | None = None, bits: int = 64) -> list[list[int]]:
     """As `Fingerprints.pages`, by the reference."""
+    lanes = [of_lane(parts, pages, valid, lane) for lane in range(bits // 64)]
+    if bits == 64:
+        return lanes[0]
+    return [[a << 64 | b for a, b in zip(*both, strict=True)] for both in zip(*lanes, strict=True)]
+
+
+def of_lane(parts: list[Part], pages: list[int], valid: int | None, lane: int) -> list[list[int]]:
     size = parts[0].data.shape[1]
     found = []
     for at, page in enumerate(pages):
@@ -58,7 +65,7 @@ def expected(parts: list[Part], pages: list[int], valid: int | None = None) -> l
                     rows = [raw(part.data[page, slot, head]) for head in range(part.data.shape[2])]
                     words = -(-part.head_bytes // 8)
                     keys = [
-                        reference.key_words(SECRET, part.name, part.first_head + head, words)
+                        reference.lane_words(SECRET, part.name, part.first_head + head, words, lane)
                         for head in range(len(rows))
                     ]
                     cells.append(reference.cell(rows, keys))
@@ -95,11 +102,12 @@ def layouts(kind: torch.dtype, seed: int) -> dict[str, list[Part]]:
 
 @pytest.mark.parametrize("layout", sorted(layouts(torch.uint8, 0)))
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_bit_by_bit_the_reference(kind: torch.dtype, layout: str) -> None:
+@pytest.mark.parametrize("bits", [64, 128])
+def test_bit_by_bit_the_reference(kind: torch.dtype, layout: str, bits: int) -> None:
     parts = layouts(kind, 7)[layout]
-    taken = Fingerprints(parts, SECRET)
+    taken = Fingerprints(parts, SECRET, bits=bits)
     for pages, valid in (([3, 0, 4], None), ([1, 2], parts[0].data.shape[1] + 1), ([2], 0)):
-        assert taken.pages(pages, valid) == expected(parts, pages, valid)
+        assert taken.pages(pages, valid) == expected(parts, pages, valid, bits)
 
 
 @settings(max_examples=30)
@@ -189,6 +197,8 @@ def test_another_secret_another_part_or_another_head_gives_other_numbers() -> No
 def test_what_cannot_be_fingerprinted_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="10 bytes; 16"):
         Fingerprints([by_page(0, "K", noise((1, 1, 1, 8), torch.uint8))], bytes(10))
+    with pytest.raises(ValueError, match="64 or 128 bits, not 96"):
+        Fingerprints([by_page(0, "K", noise((1, 1, 1, 8), torch.uint8))], SECRET, bits=96)
     with pytest.raises(ValueError, match="same number of slots"):
         Fingerprints([by_page(0, n, noise((1, s, 1, 8), torch.uint8)) for n, s in (("K", 1), ("V", 2))], SECRET)
     with pytest.raises(ValueError, match="shape"):
