@@ -20,6 +20,8 @@ from kvwitness.gpu_tracer.content.fingerprint import mix, signed
 from kvwitness.gpu_tracer.content.layout import Part, as_bits
 from kvwitness.gpu_tracer.content.reference import key_words
 
+Ids = Sequence[int] | torch.Tensor
+"""Numbers of pages or of generations, on the host or on the device."""
 BYTES = 16
 """Of each row that a tag takes; their number of random bits is 80."""
 _WORDS = BYTES // 8
@@ -44,13 +46,13 @@ class Canaries:
             for part in parts
         ]
 
-    def plant(self, pages: Sequence[int], generations: Sequence[int]) -> None:
+    def plant(self, pages: Ids, generations: Ids) -> None:
         """Mark all rows of some pages; `generations` says, for each, which one has just ended."""
         for heads, key in zip(self._heads, self._keys, strict=True):
             tags = _tags(key, pages, generations, heads.shape[1])
             heads[torch.as_tensor(pages, device=heads.device)] = tags.view(heads.dtype)
 
-    def present(self, pages: Sequence[int], generations: Sequence[int]) -> torch.Tensor:
+    def present(self, pages: Ids, generations: Ids) -> torch.Tensor:
         """`[part, page, slot]`: whether the tag that was planted when that generation ended is still there."""
         found = []
         for heads, key in zip(self._heads, self._keys, strict=True):
@@ -59,7 +61,7 @@ class Canaries:
         return torch.stack(found)
 
 
-def _tags(key: torch.Tensor, pages: Sequence[int], generations: Sequence[int], slots: int) -> torch.Tensor:
+def _tags(key: torch.Tensor, pages: Ids, generations: Ids, slots: int) -> torch.Tensor:
     """`[page, slot, word]`."""
     page, generation = (torch.as_tensor(ids, dtype=torch.int64, device=key.device) for ids in (pages, generations))
     of_page = mix(mix(key ^ page[:, None]) ^ generation[:, None])

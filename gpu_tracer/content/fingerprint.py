@@ -45,15 +45,16 @@ class Fingerprints:
         self.layers = tuple(sorted({part.layer for part in parts}))
         self.bits, self.lanes = bits, bits // _LANE
         self._keys = [_keys(part, secret, self.lanes) for part in parts]
-        self._launches: list[tuple[Launch, list[int]]] = []
+        self.launches: list[tuple[Launch, list[int]]] = []
+        """For each geometry the kernel's launch, and the numbers of the parts whose cells it takes."""
         if kernel:
-            self._launches = self._prepared()
+            self.launches = self._prepared()
             self._compare()
 
     @property
     def by_torch(self) -> tuple[str, ...]:
         """Names of the parts whose cells operations of torch take, and no kernel."""
-        by_kernel = {at for _, which in self._launches for at in which}
+        by_kernel = {at for _, which in self.launches for at in which}
         return tuple(part.name for at, part in enumerate(self.parts) if at not in by_kernel)
 
     def cells(self, pages: Sequence[int] | torch.Tensor) -> torch.Tensor:
@@ -61,7 +62,7 @@ class Fingerprints:
 
         torch refuses a number that is no page's; where the numbers are on the device, the kernel cannot, and gives 0.
         """
-        if not self._launches:
+        if not self.launches:
             return self._by_torch(range(len(self.parts)), pages)
         device = self.parts[0].data.device
         if not isinstance(pages, torch.Tensor):
@@ -70,7 +71,7 @@ class Fingerprints:
         out = torch.empty((self.lanes, len(self.parts), len(index), self.page_tokens), dtype=torch.int64, device=device)
         table = torch.cat([torch.full((1,), len(index), dtype=torch.int64, device=device), index])
         taken: set[int] = set()
-        for launch, which in self._launches:
+        for launch, which in self.launches:
             room = launch.room(len(index))
             launch.into(room, table)
             out[:, which] = room.sum(1).view(self.lanes, len(which), len(index), self.page_tokens)

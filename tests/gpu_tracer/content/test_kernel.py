@@ -86,7 +86,7 @@ def test_parts_that_lie_alike_share_a_launch_and_others_have_their_own() -> None
     parts = [by_page(at, f"{at} {kv}", memory[at, row]) for at in range(6) for row, kv in enumerate("KV")]
     parts.append(by_slot(6, "latent", noise((12, 1, 40), torch.uint8), 4))
     taken = Fingerprints(parts, SECRET, kernel=True)
-    assert [len(which) for _, which in taken._launches] == [12, 1]
+    assert [len(which) for _, which in taken.launches] == [12, 1]
     assert taken.pages([2, 1]) == expected(parts, [2, 1])
 
 
