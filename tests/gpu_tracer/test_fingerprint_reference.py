@@ -29,3 +29,9 @@ def test_every_flip_of_one_bit_is_seen() -> None:
 def test_an_incomplete_word_is_filled_with_zeros() -> None:
     assert cell(b"abc") == cell(b"abc\0\0\0\0\0")
     assert cell(b"abc") != cell(b"abd")
+
+
+def test_the_second_lane_has_the_key_moved_on_by_one_word() -> None:
+    words = reference.key_words(SECRET, "layer 3 K", 2, 5)
+    assert reference.lane_words(SECRET, "layer 3 K", 2, 4, 0) == words[:4]
+    assert reference.lane_words(SECRET, "layer 3 K", 2, 4, 1) == words[1:]
