@@ -14,10 +14,12 @@ from kvwitness.audit.rule_reference import reference as rule_reference
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.sql_reference import reference as sql_reference
 from kvwitness.audit.trace.reference import render as trace_reference
+from kvwitness.gpu_tracer.content.cost import page as content_cost
 
 HERE = Path(__file__).parent
 
 PAGES: dict[str, Callable[[], str]] = {
+    "content-cost.md": content_cost,
     "rules.md": lambda: rule_reference(RULES.values()),
     "sql.md": lambda: sql_reference((HERE / "parts" / "investigation.md").read_text(encoding="utf-8")),
     "trace-format.md": trace_reference,

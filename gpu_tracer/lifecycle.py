@@ -218,7 +218,7 @@ class Lifecycle(Recorder):
         self._event("canary.planted", {"marker": marker, "request": request, **more})
 
     def canary_seen(self, marker: _Name, request: str, **more: Any) -> None:
-        """A marker was found in an output."""
+        """A marker was found in an output; or, with `pool` and `pages`, what it stands for on pages of the request."""
         self._event("canary.seen", {"marker": marker, "request": request, **more})
 
     def content_digest(

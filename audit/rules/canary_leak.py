@@ -9,6 +9,7 @@ import polars as pl
 from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._frames import report
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
+from kvwitness.audit.wording import several_of
 
 ID = "canary-leak"
 
@@ -19,7 +20,8 @@ def _marks(context: Context, event: str) -> pl.DataFrame:
     named = keyed(marks).join(known, on=KEY, how="left")
     unnamed = marks.filter(pl.col("request").is_null()).with_columns(known_tenant=pl.lit(None, pl.String))
     rows = pl.concat([named, unnamed], how="diagonal_relaxed")
-    return rows.select("marker", *KEY, "ev", tenant=pl.coalesce("tenant", "known_tenant")).sort("ev").collect()
+    columns = ["marker", *KEY, "ev", "pool", "pages"]
+    return rows.select(columns, tenant=pl.coalesce("tenant", "known_tenant")).sort("ev").collect()
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
@@ -37,15 +39,19 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     seen = _marks(context, "canary.seen").join(planted, on="marker")
     anonymous = pl.col("tenant").is_null() | (pl.col("planters").list.len() == 0)
     rows = seen.filter(anonymous | ~pl.col("planters").list.contains(pl.col("tenant")))
+    held = pl.col("pages").list.len().fill_null(0)
+    on_pages = held > 0
     rows = rows.with_columns(
         verdict=pl.when(anonymous).then(pl.lit("unproven")).otherwise(pl.lit("leak")),
         other_requests="planted_in",
         other_tenants="planters",
         evs=pl.concat_list("planted_ev", "ev"),
         why=pl.format(
-            "marker {} of {} was seen in an output of {}",
+            "{} {} of {} was seen {} of {}",
+            pl.when(on_pages).then(pl.lit("content of marker")).otherwise(pl.lit("marker")),
             "marker",
             pl.col("planters").list.join(", ").replace("", "an unknown tenant"),
+            pl.when(on_pages).then(pl.format("on {}", several_of(held, "page"))).otherwise(pl.lit("in an output")),
             pl.col("tenant").fill_null("an unknown tenant"),
         ),
         missing=pl.when(anonymous).then(pl.lit("the tenant of canary.planted or canary.seen")),
@@ -59,7 +65,8 @@ RULE = Rule(
     verdicts=(Verdict.LEAK,),
     severity="critical",
     meaning=(
-        "A unique random marker that one tenant's prompt carried appeared in another tenant's output. "
+        "A unique random marker that one tenant's prompt carried appeared in another tenant's output, or the keys "
+        "and values that were computed from it lay on pages that another tenant's request had filled. "
         "Nothing but that prompt's content can produce it, so content crossed tenants, whatever the page "
         "record says."
     ),

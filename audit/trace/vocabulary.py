@@ -197,7 +197,12 @@ _ALL: tuple[Kind, ...] = (
     ),
     Kind("step.end", "A device step has finished.", required=("step", "pool"), optional=("pages", "dummy")),
     Kind("canary.planted", "A unique marker was sent in a prompt.", required=("marker", "request")),
-    Kind("canary.seen", "A marker was found in an output.", required=("marker", "request")),
+    Kind(
+        "canary.seen",
+        "A marker was found in an output; with `pages`, the content that it stands for on those pages of the request.",
+        required=("marker", "request"),
+        optional=("pool", "pages"),
+    ),
     Kind(
         "content.digest",
         "Device-side fingerprints of page bytes.",

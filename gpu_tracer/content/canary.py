@@ -25,7 +25,7 @@ Ids = Sequence[int] | torch.Tensor
 BYTES = 16
 """Of each row that a tag takes; their number of random bits is 80."""
 _WORDS = BYTES // 8
-_FINITE = 0x3B3B_3B3B_3B3B_3B3B
+FINITE = 0x3B3B_3B3B_3B3B_3B3B
 
 
 class Canaries:
@@ -65,4 +65,4 @@ def _tags(key: torch.Tensor, pages: Ids, generations: Ids, slots: int) -> torch.
     """`[page, slot, word]`."""
     page, generation = (torch.as_tensor(ids, dtype=torch.int64, device=key.device) for ids in (pages, generations))
     of_page = mix(mix(key ^ page[:, None]) ^ generation[:, None])
-    return mix(of_page[:, None] ^ torch.arange(slots, device=key.device)[:, None]) & _FINITE
+    return mix(of_page[:, None] ^ torch.arange(slots, device=key.device)[:, None]) & FINITE
