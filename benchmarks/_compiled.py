@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -79,36 +80,25 @@ def layouts() -> dict[str, tuple[Geometry, bool]]:
     return {name: (shape, limited) for name, (shape, limited) in found.items() if shape is not None}
 
 
-def compiled(layout: str, shape: Geometry, limited: bool, capability: int, bits: int) -> Compiled:
-    """Compile for one layout and GPU. Raises RuntimeError where the code has loops, so that it cannot be counted."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+@dataclass(frozen=True)
+class _Code:
+    listed: list[str]
+    """The names of its instructions, in order."""
+    registers: int
+    spilled: int
 
+
+def compiled(layout: str, shape: Geometry, limited: bool, capability: int, bits: int) -> Compiled:
+    """Compile for one layout and GPU. Raises RuntimeError where the code has jumps, so that it cannot be counted."""
     from kvwitness.gpu_tracer.content import kernel
 
     plan = kernel.Plan.of(shape)
     constants = plan.constants(bits // 64)
-    pointers = dict.fromkeys(("bases", "keys", "table", "out"), "*i64")
-    # that addresses are multiples of 16 is as torch allocates, and that the room is, as pages have it
-    source = ASTSource(
-        fn=kernel.cells,
-        signature={**pointers, "room": "i32", **dict.fromkeys(constants, "constexpr")},
-        constexprs=constants,
-        attrs={(at,): [["tt.divisibility", 16]] for at in range(len(pointers) + 1)},
-    )
-    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(kernel.OPTIONS))
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(made.asm["cubin"])
-        listing, usage = (_said(triton.knobs.nvidia.cuobjdump.path, how, file.name) for how in ("-sass", "-res-usage"))
-    listed = [one[1] for line in listing.splitlines() if (one := _LISTED.match(line))]
-    if not listed:
-        raise RuntimeError(f"sm_{capability}: no instruction found in what cuobjdump printed")
-    last = max(at for at, name in enumerate(listed) if name == "EXIT")
-    executed, after = listed[: last + 1], listed[last + 1 :]
+    code = _code(kernel.cells, {**_pointers("bases", "keys", "table", "out"), "room": "i32"}, constants, capability)
+    last = max(at for at, name in enumerate(code.listed) if name == "EXIT")
+    executed, after = code.listed[: last + 1], code.listed[last + 1 :]
     if [name for name in executed if name.startswith(_JUMPS)] or {*after} - {"BRA", "NOP"}:
         raise RuntimeError(f"sm_{capability}, {layout}: the code has jumps, so its instructions cannot be counted")
-    registers, stack, _, local = (int(one) for one in _USAGE.search(usage).groups())  # type: ignore[union-attr]
     words = plan.slots * (plan.chunks * constants["WIDTH"] if plan.pieces > 1 else shape.words)
     return Compiled(
         layout=layout,
@@ -117,9 +107,47 @@ def compiled(layout: str, shape: Geometry, limited: bool, capability: int, bits:
         limited=limited and bits == 64,
         instructions=len(executed),
         per_word=len(executed) * kernel.OPTIONS["num_warps"] * 32 / words,
-        registers=registers,
-        spilled=stack + local + sum(name.startswith(("LDL", "STL")) for name in executed),
+        registers=code.registers,
+        spilled=code.spilled,
     )
+
+
+def roll_up(capability: int) -> int:
+    """Compile what rolls cells up to pages, of 64 slots; how much it spills. It has a loop, and is not counted."""
+    from kvwitness.gpu_tracer.content import kernel
+
+    constants = {"ROWS": 2, "SLOTS": 64, "ROOM": 256, "BLOCK": 64}
+    return _code(kernel.rolled, _pointers("rows", "table", "out"), constants, capability).spilled
+
+
+def _pointers(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "*i64")
+
+
+def _code(function: Any, arguments: dict[str, str], constants: dict[str, int], capability: int) -> _Code:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from kvwitness.gpu_tracer.content import kernel
+
+    # that addresses are multiples of 16 is as torch allocates, and that the room is, as pages have it
+    source = ASTSource(
+        fn=function,
+        signature={**arguments, **dict.fromkeys(constants, "constexpr")},
+        constexprs=constants,
+        attrs={(at,): [["tt.divisibility", 16]] for at in range(len(arguments))},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(kernel.OPTIONS))
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(made.asm["cubin"])
+        listing, usage = (_said(triton.knobs.nvidia.cuobjdump.path, how, file.name) for how in ("-sass", "-res-usage"))
+    listed = [one[1] for line in listing.splitlines() if (one := _LISTED.match(line))]
+    used = _USAGE.search(usage)
+    if not listed or not used:
+        raise RuntimeError(f"sm_{capability}: cuobjdump printed no instructions, or not what they use")
+    registers, stack, _, local = (int(one) for one in used.groups())
+    return _Code(listed, registers, stack + local + sum(name.startswith(("LDL", "STL")) for name in listed))
 
 
 def _said(tool: str, how: str, file: str) -> str:

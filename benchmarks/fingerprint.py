@@ -123,6 +123,9 @@ def main() -> int:
     if options.compiled:
         rows = as_compiled()
         wrong = [said for one in rows if (said := one.wrong)]
+        spilled = {capability: _compiled.roll_up(capability) for capability in _compiled.CAPABILITIES}
+        print(f"rolling cells up to pages: {len(spilled)} compiled, {sum(spilled.values())} spilled")
+        wrong += [f"rolling up, sm_{capability}: registers are spilled" for capability, bad in spilled.items() if bad]
         figures = [asdict(one) for one in rows]
     else:
         figures = on_cpu(options.megabytes, options.rounds)

@@ -7,7 +7,7 @@ It needs an NVIDIA GPU, torch for CUDA and Triton. It measures, and compares wit
 
 - bandwidth over sizes of rows and pages, beside a plain copy on the device and a gather of the same pages. GB/s count
   the bytes of the pages once, though a copy also writes them;
-- what the host spends to enqueue a launch, and how long `digests` makes it wait;
+- what the host spends to enqueue a launch, or a check in a lane, and how long `digests` makes it wait;
 - a captured launch that is replayed with other pages and another number of them;
 - how much a reader of memory, as decoding is one, is slowed down while checks run on a stream of low priority.
 
@@ -39,6 +39,7 @@ if str(ROOT) not in sys.path:
 
 from kvwitness.gpu_tracer.content.canary import Canaries  # noqa: E402
 from kvwitness.gpu_tracer.content.fingerprint import Fingerprints  # noqa: E402
+from kvwitness.gpu_tracer.content.lanes import Lanes  # noqa: E402
 from kvwitness.gpu_tracer.content.layout import Part, by_slot  # noqa: E402
 
 SECRET = b"a secret of the benchmark"
@@ -188,8 +189,14 @@ def enqueue(bench: Bench) -> Figures:
     launch.into(room, counted)
     times = 100 if bench.real else 1
     pages = list(range(few))
+    lanes = Lanes(taken, room=few, lanes=times)
+    submit_us = 1e6 * bench.host_seconds(lambda: lanes.submit("check", pages, few * 16), times)
+    plain = Fingerprints(cache.parts, SECRET).digests(pages)
+    back = [one.digests == plain for one in lanes.poll()]
     return {
         "pages": few,
+        "bit_exact": back == [True] * times and lanes.skipped == 0,
+        "submit_us": submit_us,
         "launch_us": 1e6 * bench.host_seconds(lambda: launch.into(room, counted), times),
         "cells_us": 1e6 * bench.host_seconds(lambda: taken.cells(table), times),
         "digests_with_wait_us": 1e6 * bench.host_seconds(lambda: taken.digests(pages), times),
@@ -316,6 +323,8 @@ def wrong(figures: Figures) -> list[str]:
         for one in figures["bandwidth"]
         if not one["bit_exact"]
     ]
+    if not figures.get("enqueue", {"bit_exact": True})["bit_exact"]:
+        found.append("lanes")
     replays = figures.get("replay", {"replays": []})["replays"]
     found += [f"replay of {one['pages']} pages" for one in replays if not (one["bit_exact"] and one["rest_untouched"])]
     return found

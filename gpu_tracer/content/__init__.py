@@ -1,8 +1,8 @@
-"""Evidence from the bytes of pages: keyed fingerprints, and canary rows.
+"""Evidence from the bytes of pages: keyed fingerprints, and marks.
 
 `reference` says in plain Python what a fingerprint is, `layout` how a cache lies in memory, and `fingerprint` computes
 the same numbers with torch, on whatever device the cache is, or with the Triton kernel of `kernel`, which is told by
-`geometry` where the bytes are. `seal` hides fingerprints, and leaves visible which are equal. `canary` marks the rows
-of freed pages, `honeypot` fills pages that nobody gets, `search` finds known content in the pages of others, and `cost`
-counts bytes. `reference`, `seal` and `cost` do without torch.
+`geometry` where the bytes are. `lanes` takes digests beside a running engine, and `seal` hides all of them but which
+are equal. `canary` marks the rows of freed pages, `honeypot` fills pages that nobody gets, `search` finds known content
+in the pages of others, and `cost` counts bytes. `reference`, `seal` and `cost` do without torch.
 """

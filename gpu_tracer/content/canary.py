@@ -13,6 +13,7 @@ content is equal to it by accident. Its bits are such that it is a finite number
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 
@@ -20,7 +21,7 @@ from kvwitness.gpu_tracer.content.fingerprint import mix, signed
 from kvwitness.gpu_tracer.content.layout import Part, as_bits
 from kvwitness.gpu_tracer.content.reference import key_words
 
-Ids = Sequence[int] | torch.Tensor
+Ids: TypeAlias = Sequence[int] | torch.Tensor
 """Numbers of pages or of generations, on the host or on the device."""
 BYTES = 16
 """Of each row that a tag takes; their number of random bits is 80."""

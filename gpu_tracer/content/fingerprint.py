@@ -6,6 +6,7 @@ to the same bits. Where asked to, cells are computed by the Triton kernel of `ke
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,11 @@ class Fingerprints:
 
     `secret` (16 bytes or more) keys them: only those with the same secret can be compared. `bits` is 64, or 128: two
     lanes of 64. With `kernel`, cells are taken by the Triton kernel, of those parts that it can go over; before it is
-    used, what it says of one page is compared with what torch says.
+    used, what it says of one page is compared with what torch says. With several GPUs, the cache's has to be the
+    current one, as for any kernel of Triton.
 
     Raises ValueError where the parts do not have the same slots per page; with `kernel`, ModuleNotFoundError where
-    Triton is not installed, and RuntimeError where the two do not agree.
+    Triton is not installed, ValueError for a cache that is on no GPU, and RuntimeError where the two do not agree.
     """
 
     def __init__(self, parts: Sequence[Part], secret: bytes, *, bits: int = 64, kernel: bool = False) -> None:
@@ -96,16 +98,20 @@ class Fingerprints:
         """
         slots = self.slots(self.cells(pages))
         rolled = _pages(slots, slots.shape[2] * self.page_tokens if valid is None else valid).permute(2, 1, 0)
-        return [[_joined(lanes) for lanes in layers] for layers in rolled.tolist()]
+        return [[joined(lanes) for lanes in layers] for layers in rolled.tolist()]
 
     def digests(self, pages: Sequence[int] | torch.Tensor, valid: int | None = None) -> list[str]:
         """As `pages`, as text for `content.digest`: scheme, slots that hold something, 16 or 32 digits per layer."""
+        every = len(pages) * self.page_tokens if valid is None else valid
+        return self.told(self.pages(pages, valid), every)
+
+    def told(self, pages: Sequence[Sequence[int]], valid: int) -> list[str]:
+        """What `pages` returns, as `digests` does."""
         size = self.page_tokens
-        every = len(pages) * size if valid is None else valid
         return [
-            f"nh{self.bits}/{min(size, max(0, every - at * size))}:"
+            f"nh{self.bits}/{min(size, max(0, valid - at * size))}:"
             + ".".join(f"{one:0{self.bits // 4}x}" for one in layers)
-            for at, layers in enumerate(self.pages(pages, valid))
+            for at, layers in enumerate(pages)
         ]
 
     def _by_torch(self, which: Sequence[int], pages: Sequence[int] | torch.Tensor) -> torch.Tensor:
@@ -121,6 +127,8 @@ class Fingerprints:
             raise ModuleNotFoundError(
                 "kernel=True needs Triton, which is not installed: pip install triton, or leave it to torch"
             ) from missing
+        if self.parts[0].data.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise ValueError("kernel=True is for a cache on a GPU, and this one is on the CPU: leave it to torch")
         alike: dict[Geometry, list[int]] = {}
         for at, part in enumerate(self.parts):
             shape = geometry(part)
@@ -158,7 +166,7 @@ def signed(word: int) -> int:
     return word - 2**64 if word >> 63 else word
 
 
-def _joined(lanes: Sequence[int]) -> int:
+def joined(lanes: Sequence[int]) -> int:
     """One number of some lanes, the first in front."""
     total = 0
     for lane in lanes:

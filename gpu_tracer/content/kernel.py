@@ -19,11 +19,13 @@ import triton
 import triton.language as tl
 
 from kvwitness.gpu_tracer.content.geometry import Geometry
+from kvwitness.gpu_tracer.content.reference import GOLDEN, STIR_1, STIR_2
 
 _WIDTH = 16
 """Words of a row that are read at a time: 128 bytes, one line of the cache. Wider ones cost more instructions."""
 _CHUNKS = 16
 """How many of those one program reads of a row."""
+_GOLDEN, _STIR_1, _STIR_2 = tl.constexpr(GOLDEN), tl.constexpr(STIR_1), tl.constexpr(STIR_2)
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """How it is compiled; there is no floating point in it."""
 
@@ -103,6 +105,39 @@ def cells(
     if LANES == 2:
         place += (pieces * parts).to(tl.int64) * room
         tl.store(out + place, tl.where(there, tl.sum(second_sum, 1).to(tl.int64), 0), mask=at < held)
+
+
+@triton.jit
+def mixed(value):
+    """As `reference.mix`."""
+    value = (value ^ (value >> 30)) * _STIR_1
+    value = (value ^ (value >> 27)) * _STIR_2
+    return value ^ (value >> 31)
+
+
+@triton.jit
+def rolled(
+    rows,  # [lane, layer, row], addresses of rows of cells; where a layer has fewer, of a row of zeros
+    table,  # as of `cells`; after the room for pages, how many positions hold something
+    out,  # [lane, layer, page]
+    ROWS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    ROOM: tl.constexpr,  # pages
+    BLOCK: tl.constexpr,
+):
+    """One page of one layer, from its cells: `reference.page`."""
+    page, layer, layers, lane = tl.program_id(0), tl.program_id(1), tl.num_programs(1), tl.program_id(2)
+    if page >= tl.load(table):
+        return
+    slot = tl.arange(0, BLOCK)
+    held = (slot < SLOTS) & (page * SLOTS + slot < tl.load(table + 1 + ROOM))
+    total = tl.zeros([BLOCK], tl.int64)
+    for at in range(ROWS):
+        address = tl.load(rows + (lane * layers + layer) * ROWS + at)
+        where = address.to(tl.pointer_type(tl.int64)) + page * SLOTS + slot
+        total += tl.load(where, mask=held, other=0)
+    stirred = mixed(total.to(tl.uint64) ^ mixed((slot + 1).to(tl.uint64) * _GOLDEN))
+    tl.store(out + (lane * layers + layer) * ROOM + page, tl.sum(tl.where(held, stirred, 0), 0).to(tl.int64))
 
 
 @dataclass(frozen=True)
@@ -188,3 +223,41 @@ class Launch:
         room = out.shape[-1]
         grid = (-(-room // self._plan.slots), self._parts, out.shape[1])
         cells[grid](self._bases, self._keys, table, out, room, **self._plan.constants(self._lanes), **OPTIONS)
+
+
+class RollUp:
+    """Rolls cells up to pages, layer by layer, where the launches of a cache have left them.
+
+    `rooms` are those of the launches, for so many pages each; `layers` says, for each room, the place of the layer of
+    each of its parts.
+    """
+
+    def __init__(self, rooms: Sequence[torch.Tensor], layers: Sequence[Sequence[int]], slots: int, pages: int) -> None:
+        lanes, number = rooms[0].shape[0], 1 + max(max(places) for places in layers)
+        rows: list[list[list[int]]] = [[[] for _ in range(number)] for _ in range(lanes)]
+        for room, places in zip(rooms, layers, strict=True):
+            for lane in range(lanes):
+                for piece in range(room.shape[1]):
+                    for part, place in enumerate(places):
+                        rows[lane][place].append(room[lane, piece, part].data_ptr())
+        self._most = max(len(one) for of_lane in rows for one in of_lane)
+        self._nothing = torch.zeros(pages * slots, dtype=torch.int64, device=rooms[0].device)
+        rest = self._nothing.data_ptr()
+        filled = [[one + [rest] * (self._most - len(one)) for one in of_lane] for of_lane in rows]
+        self._rows = torch.tensor(filled, dtype=torch.int64, device=rooms[0].device)
+        self._held, self._slots, self._pages = tuple(rooms), slots, pages
+        self.shape = (lanes, number, pages)
+
+    def into(self, out: torch.Tensor, table: torch.Tensor) -> None:
+        """Enqueue one launch. `table` is as of `Launch.into`, with the valid positions after the room for pages."""
+        lanes, layers, pages = self.shape
+        rolled[(pages, layers, lanes)](
+            self._rows,
+            table,
+            out,
+            ROWS=self._most,
+            SLOTS=self._slots,
+            ROOM=self._pages,
+            BLOCK=triton.next_power_of_2(self._slots),
+            **OPTIONS,
+        )

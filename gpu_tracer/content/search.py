@@ -49,7 +49,7 @@ class KnownContent:
 
     def __len__(self) -> int:
         """How many slots of layers are known."""
-        return self._known.shape[1]
+        return int(self._known.shape[1])
 
     def learn(self, marker: str, pages: Sequence[int], first: int, end: int) -> None:
         """Keep what is at the positions from `first` up to `end` of a request's pages, under a marker.

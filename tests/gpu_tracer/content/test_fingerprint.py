@@ -38,7 +38,9 @@ def noise(shape: tuple[int, ...], kind: torch.dtype, seed: int = 0) -> torch.Ten
 
 
 def raw(row: torch.Tensor) -> bytes:
-    return bytes(row.contiguous().flatten().view(torch.uint8).tolist())
+    # into memory of its own: a row of one element is contiguous whatever its stride, and then cannot be seen as bytes
+    own = torch.empty(row.numel(), dtype=row.dtype).copy_(row.flatten())
+    return bytes(own.view(torch.uint8).tolist())
 
 
 def expected(parts: list[Part], pages: list[int], valid: int | None = None, bits: int = 64) -> list[list[int]]:

@@ -140,6 +140,12 @@ def test_a_number_that_is_no_pages_reads_nothing() -> None:
             taken.cells([0, page])
 
 
+def test_a_cache_that_is_on_no_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(ValueError, match="for a cache on a GPU, and this one is on the CPU"):
+        Fingerprints([by_page(0, "K", noise((1, 2, 1, 64), torch.uint8))], SECRET, kernel=True)
+
+
 def test_a_kernel_that_disagrees_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     right = kernel.Launch.into
     monkeypatch.setattr(kernel.Launch, "into", lambda self, out, table: (right(self, out, table), out[..., -1].add_(1)))
