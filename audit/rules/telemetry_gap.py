@@ -149,12 +149,12 @@ def _without_reads(context: Context) -> pl.DataFrame:
     roles = (
         context.events.filter(pl.col("event") == "engine.limits").select("engine", "role").unique("engine", keep="last")
     )
-    told = context.page_events.filter(pl.col("event").is_in(["page.alloc", "page.write", "page.read"]))
-    sites = told.select("event", "pool").unique().select("event", engine=site_of("pool"))
+    told = context.events.filter(pl.col("event").is_in(["page.alloc", "page.write", "page.read"]))
+    sites = told.select("event", "pool").unique().collect().with_columns(engine=site_of("pool"))
     seen = sites.group_by("engine").agg(reads=(pl.col("event") == "page.read").any())
-    known = seen.join(roles, on="engine").collect()
+    known = seen.join(roles.collect(), on="engine")
     silent = known.filter(pl.col("role").is_in(["decode", "unified"]) & ~pl.col("reads"))
-    alone = known.filter(pl.col("role") == "prefill") if not seen.collect()["reads"].any() else known.clear()
+    alone = known.filter(pl.col("role") == "prefill") if not seen["reads"].any() else known.clear()
     if silent.is_empty() and alone.is_empty():
         return pl.DataFrame()
     lacking = pl.concat([silent, alone])["engine"].to_list()
