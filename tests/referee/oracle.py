@@ -59,7 +59,7 @@ class Referee:
         self.w = World()
         self.content = Content(self.w, self.tl)
         self.step_losses: dict[tuple[str, Any], list[tuple[Page, Req | None, set[str]]]] = defaultdict(list)
-        self.last_use: dict[tuple[Req, str], int] = {}
+        self.last_use: dict[tuple[Req, str], Event] = {}
         self.first_use: dict[tuple[Req, str], int] = {}
         self.end = max((e.ref for e in self.tl.events), default=0.0)
         self.survey()
@@ -70,7 +70,8 @@ class Referee:
             r = req_of(e.d)
             if r is not None:
                 self.first_use.setdefault((r, e.source), e.k)
-                self.last_use[(r, e.source)] = e.k
+                last = self.last_use.get((r, e.source))
+                self.last_use[(r, e.source)] = e if last is None or last.k < e.k else last
                 request = self.w.request(r)
                 if e.d.get("tenant") is not None and e.kind in (
                     "page.alloc",
@@ -215,7 +216,9 @@ class Referee:
                 if pool.home == source
                 for page in pool.pages.values()
             )
-            if request.ended is None or owns or self.last_use[(r, source)] >= e.k:
+            last = self.last_use[(r, source)]
+            released = last.kind == "page.free" and last.d.get("reason") not in ("window", "preempt")
+            if owns or last.k >= e.k or (request.ended is None and not released):
                 request.gaps.add(source)
                 self.w.report("telemetry-gap", "unproven", r)
 
@@ -254,6 +257,8 @@ class Referee:
             other = {t for t in tenants if holder.tenant is not None and t != holder.tenant}
             self.w.report("double-ownership", "leak" if other else "integrity", holder.request, page, other)
             page.deaths[page.gen] = e.at
+        before = {h.request for h in page.owners if h.request}
+        page.rivals = before | {holder.request} if before and holder.request else set()
         for key, losses in self.step_losses.items():
             for lost, _, takers in losses:
                 if lost is page and holder.tenant is not None and key in self.w.steps:
@@ -333,8 +338,8 @@ class Referee:
             return
         page.freed = True
         page.deaths[page.gen] = e.at
-        for key, (_, pages) in self.w.steps.items():
-            if key[0] == page.pool.name and page.id in pages and page.id not in page.pool.reserved:
+        for key, gens in self.w.steps.items():
+            if key[0] == page.pool.name and gens.get(page.id) == page.gen and page.id not in page.pool.reserved:
                 self.step_losses[key].append((page, loser, set()))
 
     def timeout(self, e: Event, r: Req, pool: str) -> None:
@@ -387,7 +392,9 @@ class Referee:
             request = self.w.request(r)
             same = (ns.get("salt_hmac"), ns.get("adapter")) == (request.salt, request.adapter)
         share = Share(lo, hi, page.gen, "yes", same, digests)
-        return replace(share, gen=pub.gen, stamp=pub.stamp, by=pub.by) if here else share
+        if not here:
+            return replace(share, writers={x for p in found for x in (p.by, *p.writers)})
+        return replace(share, gen=pub.gen, stamp=pub.stamp, by=pub.by, aliens=pub.aliens)
 
     def shared_unfinished(self, r: Req, page: Page, lo: int, hi: int, whole: bool) -> None:
         """A published page whose writer ended without completing it is shared."""
@@ -413,6 +420,10 @@ class Referee:
             owners = page.requests()
             by = req_of(d) or (owners[0] if owners else None)
             pub = Publication(d.get("key"), canonical(ns), d.get("digest"), page.gen, True, ns, e.at, by)
+            live = frozenset(cell.writer for cell in page.rows.values() if cell.gen == page.gen)
+            if by in page.rivals:
+                pub.aliens = frozenset(page.rivals - {by})
+            pub.writers = live - pub.aliens
             page.pubs.append(pub)
             self.w.published_keys[d.get("key")].append(pub)
 
@@ -464,7 +475,7 @@ class Referee:
         for pub in src.pubs:
             if pub.gen == src.gen:
                 dst.pubs.append(replace(pub, gen=dst.gen, stamp=e.at))
-        dst.known = src.known and dst.known
+        dst.known, dst.rivals = src.known and dst.known, set(src.rivals)
         for q in {h.request for h in holders if h.request} | set(src.sharers):
             self.take_place(q, src, dst)
             self.w.places[(q, src.pool.name)].pop(src.id, None)
@@ -481,10 +492,13 @@ class Referee:
         """The live transfer of this id and request, or a new one."""
         r = req_of(e.d)
         assert r is not None
-        for t in self.w.transfers:
-            if t.id == e.d["transfer"] and t.request == r and not t.done:
+        mine = [t for t in self.w.transfers if t.id == e.d["transfer"] and t.request == r and not t.done]
+        for t in mine:
+            if not t.failed:
                 return t
         t = Transfer(e.d["transfer"], r, e)
+        if mine:  # another attempt, at what had been offered
+            t.offered, t.offer_gen, t.lease = mine[-1].offered, dict(mine[-1].offer_gen), mine[-1].lease
         self.w.transfers.append(t)
         return t
 
@@ -505,7 +519,6 @@ class Referee:
 
     def on_begin(self, e: Event) -> None:
         t, d = self.transfer(e), e.d
-        t.failed = []  # begun again
         src, dst = page_list(d, "src_pages"), page_list(d, "dst_pages")
         tok, gens = d.get("tok"), d.get("src_gen")
         end = tok[1] if tok else d.get("tokens")
@@ -619,7 +632,8 @@ class Referee:
     # ---------------------------------------------------------------------- steps
 
     def on_step_begin(self, e: Event) -> None:
-        self.w.steps[(e.d["pool"], e.d["step"])] = (e, set(page_list(e.d)))
+        pool = self.w.pool(e.d["pool"])
+        self.w.steps[(e.d["pool"], e.d["step"])] = {n: pool.page(n).gen for n in page_list(e.d)}
 
     def on_step_end(self, e: Event) -> None:
         key = (e.d["pool"], e.d["step"])
@@ -641,9 +655,41 @@ class Referee:
         for key in list(self.step_losses):
             self.step_findings(key, ended=False)
         self.hanging_transfers()
+        self.without_reads()
         for pool in self.w.pools.values():
             for page in pool.pages.values():
                 self.orphaned(page, self.end)
+
+    def without_reads(self) -> None:
+        """Answered by engines that put down pages and no read: what was read for the answer never arrived.
+
+        Prefill engines need not read; but if nobody on record reads, the side that decodes is missing, for every
+        answer of more tokens than the one that prefill makes.
+        """
+        roles: dict[str, str] = {}
+        had: dict[str, set[Req]] = defaultdict(set)
+        readers: set[str] = set()
+        tokens: dict[Req, int] = {}
+        for e in self.tl.events:
+            d, r = e.d, req_of(e.d)
+            if e.kind == "engine.limits" and d.get("engine") and d.get("role"):
+                roles[d["engine"]] = d["role"]
+            elif e.kind in ("page.alloc", "page.write", "page.read") and e.valid():
+                engine = d["pool"].split("/")[0]
+                if r is not None:
+                    had[engine].add(r)
+                if e.kind == "page.read":
+                    readers.add(engine)
+            elif e.kind == "request.finished" and r is not None and 200 <= (d.get("status") or 0) < 300:
+                made = d.get("completion_tokens")
+                tokens[r] = max(tokens.get(r, 0), 2 if made is None else made)
+        for engine, requests in had.items():
+            role = roles.get(engine)
+            if engine in readers or (role == "prefill" and readers) or role not in ("prefill", "decode", "unified"):
+                continue
+            for r in requests:
+                if tokens.get(r, 0) > (role == "prefill") and not self.w.request(r).exempt:
+                    self.w.report("telemetry-gap", "unproven", r)
 
     def orphaned(self, page: Page, now: float) -> None:
         """Called before a page changes hands: how long has an ended request been its only holder?"""

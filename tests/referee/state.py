@@ -79,6 +79,8 @@ class Share:
     digests: str  # equal, differ, absent
     stamp: float = float("inf")  # when the run was published
     by: Req | None = None  # by whom
+    aliens: frozenset[Req | None] = frozenset()  # other owners than its publisher, of a page handed out twice
+    writers: set[Req | None] | None = None  # of a key that another pool published: who had written what it stands for
 
 
 @dataclass
@@ -91,6 +93,8 @@ class Publication:
     fields: dict[str, Any] = field(default_factory=dict)
     stamp: float = float("inf")
     by: Req | None = None
+    aliens: frozenset[Req | None] = frozenset()
+    writers: frozenset[Req | None] = frozenset()
 
 
 @dataclass(eq=False)
@@ -103,6 +107,7 @@ class Page:
     owners: list[Holder] = field(default_factory=list)
     sharers: dict[Req, list[Share]] = field(default_factory=dict)
     former: set[Req] = field(default_factory=set)
+    rivals: set[Req] = field(default_factory=set)  # to whom it was handed out while another request had it
     rows: dict[int, Cell] = field(default_factory=dict)
     pubs: list[Publication] = field(default_factory=list)
     gap_seen: int = 0
@@ -245,7 +250,7 @@ class World:
         self.transfers: list[Transfer] = []
         self.reads: list[OpenRead] = []
         self.writes: list[OpenWrite] = []
-        self.steps: dict[tuple[str, Any], tuple[Event, set[int]]] = {}
+        self.steps: dict[tuple[str, Any], dict[int, int]] = {}  # page -> its generation at dispatch
         self.places: dict[tuple[Req, str], dict[int, int]] = defaultdict(dict)
         self.window: dict[tuple[Req, str], set[int]] = defaultdict(set)
         self.unreliable: set[tuple[Req, str]] = set()
@@ -337,8 +342,12 @@ class World:
             return False
         if cell.stamp > s.stamp and s.by is not None and s.by not in (cell.writer, cell.by):
             return False  # not what was published: somebody wrote over it since
+        if cell.writer in s.aliens:
+            return False  # nor was it when it was published
         if self.same_tenant(cell.writer, r):
             return True
+        if s.writers is not None and cell.writer not in s.writers:
+            return False  # the tier's page holds something else by now
         if page.pool.sharing == "global" and s.same_space:
             return True
         return s.digests != "differ"
