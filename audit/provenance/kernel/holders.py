@@ -126,6 +126,7 @@ def let_go(w: Any, ev: int, g: int, page: int, pool: int, actor: int) -> None:
     slot = state.step
     if slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1 and cold.alloc_ev < w.steps[slot % N_STEPS].ev:
         cold.freed_step = slot
+        cold.previous = actor  # whoever gets the page next gets it from the one who was in the step
         since = w.steps[slot % N_STEPS].ev
         emit(w, X_STEP_FREE, ev, actor, -1, since, since, pool, page, state.gen, 0, 0, 0)
 
@@ -266,41 +267,69 @@ def publish(w: Any, ev: int, pool: int, off: int, n: int, actor: int, key: int, 
         w.publication_pages[start + i].gen = w.pages[base + page].gen
         w.publication_pages[start + i].pool = pool
         w.pages[base + page].flags |= PF_PUBLISHED
-        if w.pages[base + page].flags & PF_CO:
+        if w.cold[base + page].co_owner >= 0:
             published_by_one_of_two(w, base + page, actor)
+        own = w.pages[base + page].lgen == w.pages[base + page].gen and not w.pages[base + page].lflags & LF_INTRUDER
+        w.publication_pages[start + i].writer = w.pages[base + page].writer if own else -1
 
 
 def published_by_one_of_two(w: Any, g: int, actor: int) -> None:
-    """A page with two owners got a key from one of them: what the other writes there is not what the key stands for."""
+    """A page that was handed out twice got a key from one of its owners: what the other writes there, or wrote before
+    it let go, is not what the key stands for."""
     state = w.pages[g]
-    earlier = w.cold[g].co_owner
-    if actor != state.owner and actor != earlier:
+    earlier, last = w.cold[g].co_owner, w.cold[g].previous
+    if actor != state.owner and actor != earlier and actor != last:
         return
-    other = earlier if actor == state.owner else state.owner
     state.flags &= ~PF_KEY_OF_CO
     state.flags |= PF_KEYED | (PF_KEY_OF_CO if actor == earlier else 0)
     if state.writer == actor:
         state.lflags &= ~LF_INTRUDER
-    if state.writer == other:
+    elif rivals(w, state.writer, actor, earlier):
         state.lflags |= LF_INTRUDER
     node = state.next
     while node >= 0:
         if w.layers[node].writer == actor:
             w.layers[node].flags &= ~LF_INTRUDER
-        if w.layers[node].writer == other:
+        elif rivals(w, w.layers[node].writer, actor, earlier):
             w.layers[node].flags |= LF_INTRUDER
         node = w.layers[node].next
+
+
+def rivals(w: Any, writer: int, actor: int, earlier: int) -> bool:
+    """Whether a writer is the other owner than `actor`, of a page that a request had been given while `earlier` had it.
+
+    Of the two only the earlier is remembered for good: to it, any other request that wrote there is the later.
+    """
+    if writer < 0 or w.actors[writer].type != T_REQUEST:
+        return False
+    return actor == earlier or writer == earlier
+
+
+def stands_for(w: Any, key: int, writer: int) -> bool:
+    """Whether a writer's content is what a key was published for: the publisher's, or what its pages held by then."""
+    record = w.keys[key]
+    for _ in range(64):
+        if record < 0:
+            return False
+        if w.publications[record].actor == writer:
+            return True
+        for j in range(w.publications[record].off, w.publications[record].off + w.publications[record].n):
+            if w.publication_pages[j].writer == writer:
+                return True
+        record = w.publications[record].older
+    return False
 
 
 def kept_of(w: Any, pool: int, g: int, actor: int, key: int, digest: int) -> bool:
     """Whether a page is taken to be a tier's copy of what a key stands for, which was published in other pools only.
 
-    Then its content has to be the publisher's tenant's or the reader's own, or what the tier loaded from out of sight.
+    Then its content has to be what was published or the reader's own tenant's, or what the tier loaded from out of
+    sight.
     """
     record = w.keys[key] if key >= 0 else -1
     if record < 0:
         return False
-    published, publisher = w.publications[record].digest, w.publications[record].actor
+    published = w.publications[record].digest
     if digest >= 0 and published >= 0 and digest != published:
         return False
     for _ in range(64):
@@ -313,7 +342,7 @@ def kept_of(w: Any, pool: int, g: int, actor: int, key: int, digest: int) -> boo
     tenant = w.actors[writer].tenant
     if tenant < 0:
         return bool(w.actors[writer].type == T_CACHE or w.actors[writer].type == T_SNAPSHOT)
-    return bool(tenant == w.actors[actor].tenant or tenant == w.actors[publisher].tenant)
+    return bool(tenant == w.actors[actor].tenant or stands_for(w, key, writer))
 
 
 def admits(w: Any, pool: int, page: int, actor: int, key: int, digest: int, has_key: bool, previous: int) -> int:

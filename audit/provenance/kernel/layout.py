@@ -56,7 +56,8 @@ SHARE_PAGE = _record("i4", "page gen flags")
 """`gen` -1: detached. `flags`: 1 admitted, 2 judged sound once."""
 
 PUBLICATION = _record("i8", "ev pool off n actor digest older")
-PUBLICATION_PAGE = _record("i4", "page gen pool")
+PUBLICATION_PAGE = _record("i4", "page gen pool writer")
+"""`writer`: whose the newest content was when the page was published, -1 if it was still to be written."""
 
 TRANSFER = _record(
     "i8",

@@ -51,6 +51,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     OP_OFFLOAD,
     OP_TRANSFER,
     PF_CO,
+    PF_KEYED,
     PF_KNOWN,
     PF_OPEN_WRITE,
     PF_PUBLISHED,
@@ -268,7 +269,9 @@ def write_page(
             settle_source(w, ev, record, p0, p1, w.transfers[record].rp1, time)
             origin, flags = origin_of(w, record, p0, p1)
     page = w.pages[g]
-    held = page.owner == actor and page.sharers == 0 and page.flags & (PF_RESERVED | PF_CO | PF_OPEN_WRITE) == 0
+    held = (
+        page.owner == actor and page.sharers == 0 and page.flags & (PF_RESERVED | PF_CO | PF_KEYED | PF_OPEN_WRITE) == 0
+    )
     if held and (issued < 0 or issued == page.gen) and op == OP_TRANSFER:
         push_layer(w, g, lo, hi, actor, page.gen, ev, flags, origin)
         return
@@ -323,7 +326,7 @@ def write_event(w: Any, e: int, ev: int) -> None:
         if (
             simple
             and page.owner == actor
-            and page.flags & (PF_RESERVED | PF_CO | PF_OPEN_WRITE) == 0
+            and page.flags & (PF_RESERVED | PF_CO | PF_KEYED | PF_OPEN_WRITE) == 0
             and page.sharers == 0
             and (stated < 0 or stated == page.gen)
         ):

@@ -208,9 +208,9 @@ def land(
         not moved_on and (actor != NOBODY or owner == NOBODY) and may_write(w, g, page, pool, actor, rp, op, lo, hi)
     )
     if legitimate:
-        if state.flags & PF_KEYED and state.flags & PF_CO:
-            publisher = cold.co_owner if state.flags & PF_KEY_OF_CO else owner
-            if actor != publisher and (actor == owner or actor == cold.co_owner):
+        if state.flags & PF_KEYED and w.actors[actor].type == T_REQUEST:
+            earlier = actor == cold.co_owner
+            if (earlier or actor == owner) and earlier != (state.flags & PF_KEY_OF_CO != 0):
                 flags |= LF_INTRUDER
         if (state.sharers > 0 and state.writer != actor) or state.flags & (PF_OPEN_WRITE | PF_CO):
             hit_open_reads(w, ev, g, page, pool, lo, hi, actor)
