@@ -72,14 +72,34 @@ def reads(records: Table, pages: Table, ended: Keep) -> tuple[Table, Table, I64]
 
 
 def publications(records: Table, pages: Table, state: Table, bases: I64) -> tuple[Table, Table, I64]:
-    """Publications that describe the live generation of at least one page."""
+    """Publications that describe the live generation of at least one page, or content of which another pool has a copy.
+
+    For the copies see `_held_elsewhere`: pages hold what few requests wrote, so that what is kept stays bounded.
+    """
     live = state["gen"][bases[pages["pool"]] + pages["page"]] == pages["gen"]
+    live |= _held_elsewhere(pages["writer"], pages["pool"], state, bases)
     upto = np.append(np.cumsum(live), 0)
     last = records["off"] + records["n"] - 1
     count = np.where(records["n"] > 0, upto[last] - np.where(records["off"] > 0, upto[records["off"] - 1], 0), 0)
-    keep = count > 0
+    keep = (count > 0) | _held_elsewhere(records["actor"], records["pool"], state, bases)
     kept = records[keep].copy()
     rows, kept["off"] = gather(kept["off"], kept["n"])
     numbers = renumber(keep, records["older"])
     kept["older"] = numbers[kept["older"]]
     return kept, pages[rows], numbers
+
+
+def _held_elsewhere(writers: I64, pools: I64, state: Table, bases: I64) -> Keep:
+    """Whether the newest content of some page of another pool than `pools` is of these writers.
+
+    A key that was published on the device is answered from such a page (a tier's) after the device's are gone.
+    """
+    filled = np.flatnonzero(state["writer"] > 0)  # 0 is nobody
+    writer, pool = state["writer"][filled], np.searchsorted(bases, filled, side="right") - 1
+    known = int(max(writers.max(initial=0), writer.max(initial=0))) + 1
+    first, last = np.full(known, len(bases)), np.full(known, -1)
+    np.minimum.at(first, writer, pool)
+    np.maximum.at(last, writer, pool)
+    named = np.maximum(writers, 0)
+    somewhere = (writers > 0) & (last[named] >= 0)
+    return np.asarray(somewhere & ((first[named] != pools) | (last[named] != pools)))

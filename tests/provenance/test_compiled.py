@@ -63,11 +63,29 @@ def test_giving_back_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spare[0].equals(plain[0])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "h20-backed-up-and-loaded-back",
+        "h20-longer-run-over-a-shared-prefix",
+        "x07-two-owners-and-a-backup",
+        "x11-host-copy-recycled-within-a-tenant",
+        "x11-recycled-host-copy",
+    ],
+)
+def test_a_key_stands_for_the_copies_of_evicted_pages(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = ordered(frame_of(CASES / f"{name}.jsonl"))
+    plain, _ = facts_in_batches(frame, monkeypatch, reclaim_pages=1 << 30, rows=1)
+    monkeypatch.setattr(Replay, "_reclaim_at", property(lambda _: 0, lambda *_: None), raising=False)
+    spare, _ = facts_in_batches(frame, monkeypatch, reclaim_pages=0, rows=1)
+    assert told(spare) == told(plain)
+
+
 def facts_in_batches(
-    frame: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, *, reclaim_pages: int
+    frame: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, *, reclaim_pages: int, rows: int = 40
 ) -> tuple[pl.DataFrame, int]:
     """Facts of a compiled replay in small batches, and how many records of transfers were given back."""
-    monkeypatch.setattr(driver, "BATCH_ROWS", 40)
+    monkeypatch.setattr(driver, "BATCH_ROWS", rows)
     monkeypatch.setattr(driver, "RECLAIM_PAGES", reclaim_pages)
     replay = Replay(ground_of(frame).encoder, compiled=True)
     replay.feed(frame.select(COLUMNS), Lists.of_frame(frame))

@@ -108,3 +108,20 @@ def test_a_publication_stays_while_it_describes_a_live_generation() -> None:
     assert left[["pool", "page", "gen"]].tolist() == [(0, 0, 4), (0, 2, 7), (1, 1, 2), (1, 0, 1)]
     assert kept[["off", "n", "older"]].tolist() == [(0, 2, -1), (2, 2, 0)]
     assert numbers.tolist() == [0, 0, 0, 1, -1]
+
+
+def test_a_publication_stays_while_another_pool_holds_what_it_stands_for() -> None:
+    state = table(k.PAGE, *({"gen": 9, "writer": writer} for writer in (0, 4, 0, 3, 0, 2)))
+    records = table(
+        k.PUBLICATION,
+        {"off": 0, "n": 1, "actor": 3, "older": -1},
+        {"off": 1, "n": 1, "actor": 4, "older": -1},
+        {"off": 2, "n": 2, "actor": 5, "older": -1},
+        {"off": 4, "n": 1, "actor": 0, "older": -1},
+        {"off": 5, "n": 1, "pool": 1, "actor": 2, "older": -1},
+    )
+    entries = ((0, -1), (0, 4), (0, 2), (0, 5), (0, -1), (1, 2))
+    pages = table(k.PUBLICATION_PAGE, *({"pool": pool, "writer": writer} for pool, writer in entries))
+    kept, left, _ = publications(records, pages, state, np.array([0, 3]))
+    assert kept["actor"].tolist() == [3, 5]
+    assert left["writer"].tolist() == [-1, 2, 5]
