@@ -76,12 +76,10 @@ def test_where_all_are_busy_one_more_is_told_so(tmp_path: Path, sockets: ExitSta
         head, _, said = told.partition(b"\r\n\r\n")
         assert b"\r\nRetry-After: 1\r\n" in head + b"\r\n"
         assert said == b'{"code":14,"message":"3 connections are busy already"}'
-        status, headers, _ = running.post(traces(span(2)))
-        assert (status, headers["Retry-After"]) == (503, "1")
         for one in busy:  # and those that are busy can go on
             one.sendall(body[10:])
             assert one.recv(4096).startswith(b"HTTP/1.1 200")
-        assert counted(running)["too_many"] == 2
+        assert counted(running)["too_many"] == 1
         assert running.post(traces(span(2)))[0] == 200
     assert len(requests_received(tmp_path / "store")) == 2
 
