@@ -56,20 +56,15 @@ def _lives(context: Context) -> pl.DataFrame:
     named = keyed(context.events.filter(pl.col("source").is_in(sources)))
     given_up = (pl.col("event") == "page.free") & ~pl.col("reason").is_in(["window", "preempt"]).fill_null(False)
     over = given_up | pl.col("event").is_in(ENDS)
-    pages = pl.col("pages").list.len().cast(pl.Int64).fill_null(0)
-    taken = pl.when(pl.col("event").is_in(["page.alloc", "page.share"])).then(pages).otherwise(0)
-    held = taken - pl.when(pl.col("event") == "page.free").then(pages).otherwise(0)
-    # who has let go of a part only, and is not told to be over, may have gone on
-    ended_last = pl.col("event").sort_by("ev").last().is_in(ENDS)
     spans = (
-        named.with_columns(over=over, held=held)
+        named.with_columns(over=over)
         .group_by(*KEY, "source")
         .agg(
             first_ev=pl.col("ev").min(),
             first_ns=pl.col("ref_ns").min(),
             last_ev=pl.col("ev").max(),
             born=pl.col("event").sort_by("ev").first().is_in(BIRTHS),
-            over=pl.col("over").sort_by("ev").last() & ((pl.col("held").sum() <= 0) | ended_last),
+            over=pl.col("over").sort_by("ev").last(),
         )
     )
     known = context.requests.lazy().select(*KEY, "tenant", "received_ev", "received_ns", "ended_ev")
