@@ -178,7 +178,8 @@ def _relied_upon(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     since = pl.min_horizontal(
         pl.col("since").fill_null(-1),
         pl.when(whole).then(pl.col("born").fill_null(-1)),
-        pl.when(pl.col("fact").is_in(OF_TWO_HOLDERS)).then("other_born"),
+        # What was written may have been published and copied to another tier ever since its writer came.
+        pl.when(pl.col("fact").is_in([*OF_TWO_HOLDERS, "foreign"])).then("other_born"),
     )
     return told.with_columns(since=since).drop("given_to", "born", "other_born")
 

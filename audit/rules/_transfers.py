@@ -8,6 +8,7 @@ import polars as pl
 
 from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._frames import SECOND_NS, with_tenant
+from kvwitness.audit.rules._losses import births, lost_meanwhile
 from kvwitness.audit.rules.model import Context
 from kvwitness.audit.wording import number_of, several_of
 
@@ -136,12 +137,17 @@ def event_level(context: Context) -> pl.DataFrame:
     nothing_to_move = (pl.col("tok_first") >= pl.col("tokens")).fill_null(False)
     empty = empty & ~nothing_to_move
     claims = seen.filter(claim)
-    rows = claims.filter(pl.col("failed_ev").is_not_null() | empty).collect()
+    rows = claims.filter(pl.col("failed_ev").is_not_null() | empty).with_columns(empty=empty).collect()
+    # Another start may have been lost: what failed was then an earlier attempt than the one that is done.
+    spans = rows.join(births(context), on=KEY, how="left", maintain_order="left").rename({"born": "since"})
+    rows = lost_meanwhile(context, spans.with_columns(pl.col("since").fill_null(-1)))
+    sure = pl.col("lost").is_null() | pl.col("empty")
     observer = pl.coalesce("observer", "source")
     return with_tenant(rows, context).select(
         *KEY,
         "tenant",
-        verdict=pl.lit("integrity"),
+        verdict=pl.when(sure).then(pl.lit("integrity")).otherwise(pl.lit("unproven")),
+        missing=pl.when(~sure).then("lost"),
         evs=pl.concat_list("start_ev", "failed_ev", "ev").list.drop_nulls(),
         why=pl.when(pl.col("failed_ev").is_not_null())
         .then(pl.format("{} was told that transfer {} is done after it had failed", observer, "transfer"))
