@@ -12,14 +12,12 @@ import hashlib
 import polars as pl
 
 from kvwitness.audit.pagesets import union_pages
+from kvwitness.audit.provenance.actors import OWN_TRAFFIC
+from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules.model import STRENGTH, Context
-
-KEY = ["request", "incarnation"]
 
 SERVED = ["page.alloc", "page.share", "page.write", "page.read", "page.copy"]
 """Events that show pages of a request."""
-
-OWN_TRAFFIC = ["warmup", "health", "capture", "probe"]
 
 
 def _strength() -> pl.Expr:
@@ -129,7 +127,7 @@ def request_verdicts(findings: pl.DataFrame, context: Context, page_events: int)
         .with_columns(seen=pl.lit(True))
         .collect()
     )
-    blind = pl.col("ok").fill_null(False) & pl.col("seen").is_null() & ~pl.col("traffic").is_in(OWN_TRAFFIC)
+    blind = pl.col("ok").fill_null(False) & pl.col("seen").is_null() & ~pl.col("traffic").is_in(list(OWN_TRAFFIC))
     what = "page events" if page_events == 0 else "page events of this request"
     return (
         context.requests.select(*KEY, "tenant", "ok", "traffic")

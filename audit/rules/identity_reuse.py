@@ -10,11 +10,10 @@ from kvwitness.audit.relations import KEY, keyed
 from kvwitness.audit.rules._aux_slots import misread, miswritten
 from kvwitness.audit.rules._frames import ENDS, report
 from kvwitness.audit.rules._losses import lost_meanwhile
+from kvwitness.audit.rules._transfers import STARTS, TERMINAL
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 
 ID = "identity-reuse"
-
-TERMINAL = ["transfer.done", "transfer.failed", "transfer.drained"]
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
@@ -62,7 +61,7 @@ def _requests(context: Context) -> pl.DataFrame:
 
 def _transfers(context: Context) -> pl.DataFrame:
     """A transfer or room id that is begun or offered for a second request before it ended for the first."""
-    starts = pl.col("event").is_in(["transfer.begin", "transfer.offer"])
+    starts = pl.col("event").is_in(STARTS)
     moves = context.events.filter(pl.col("transfer").is_not_null() & (starts | pl.col("event").is_in(TERMINAL)))
     owners = moves.filter(starts).group_by("transfer").agg(n=pl.struct("request", "incarnation").n_unique())
     lives = (

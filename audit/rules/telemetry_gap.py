@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from kvwitness.audit.provenance.actors import OWN_TRAFFIC
 from kvwitness.audit.relations import KEY, keyed
-from kvwitness.audit.rules._frames import SECOND_NS, report, site_of
+from kvwitness.audit.rules._frames import ENDS, SECOND_NS, report, site_of
 from kvwitness.audit.rules._losses import across_losses
 from kvwitness.audit.rules.model import Context, Example, Param, Rule, Verdict
 from kvwitness.audit.wording import for_one, several_of
@@ -23,8 +24,6 @@ BIRTHS = [
     "transfer.begin",
 ]
 """Events with which the life of a request on a source can begin."""
-
-ENDS = ["request.finished", "request.aborted", "request.rejected"]
 
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
@@ -162,7 +161,7 @@ def _without_reads(context: Context) -> pl.DataFrame:
     first = served.group_by(*KEY, "engine").agg(evs=pl.col("ev").min().implode(), pool=pl.col("pool").min())
     answers = keyed(context.events.filter(pl.col("event") == "request.finished"))
     tokens = answers.group_by(KEY).agg(tokens=pl.col("completion_tokens").max())
-    own = pl.col("traffic").is_in(["warmup", "health", "capture", "probe"])
+    own = pl.col("traffic").is_in(list(OWN_TRAFFIC))
     answered = context.requests.lazy().filter(pl.col("ok") & ~own.fill_null(False)).select(*KEY, "tenant")
     rows = first.join(answered, on=KEY).join(tokens, on=KEY, how="left").collect()
     answering = pl.col("engine").is_in(silent["engine"].to_list())
