@@ -1,4 +1,4 @@
-"""SGLang's log: requests (`--log-requests --log-requests-format json`), refusals, and what its own checks found.
+"""SGLang's log: requests (`--log-requests`, as text or as JSON), refusals, and what its own checks found.
 
 Each line may begin with a `[2026-08-27 12:00:00 TP0]` of its own. At levels 0 and 1 of the request log there is no text
 in it; what there is at higher levels is dropped here. What checks of pages found is taken by `sglang_checks`.
@@ -7,7 +7,7 @@ in it; what there is at higher levels is dropped here. What checks of pages foun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -16,6 +16,7 @@ from kvwitness.audit.trace.columns import Rejected
 from kvwitness.audit.trace.report import ImportReport
 from kvwitness.audit.trace.stream import Progress, Source
 from kvwitness.collectors.heads import beginning
+from kvwitness.collectors.logs import sglang_text
 from kvwitness.collectors.logs.calls import NOTHING, Call, Event, Given
 from kvwitness.collectors.logs.fields import count_content, look
 from kvwitness.collectors.logs.moments import moment
@@ -45,7 +46,12 @@ def recognise(head: bytes) -> bool:
 def recognise_line(line: bytes) -> bool:
     """Whether one line, anywhere in a file, shows that it is such a log."""
     request = b'"rid"' in line and b'"event"' in line and b"request." in line
-    return request or _STARTING.search(line) is not None or any(sign in line for sign in SIGNS)
+    return (
+        request
+        or sglang_text.recognise_line(line)
+        or _STARTING.search(line) is not None
+        or any(sign in line for sign in SIGNS)
+    )
 
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:
@@ -68,25 +74,21 @@ class _Parser:
         time = moment(prefix[1]) if prefix else None
         if time is not None:
             self._latest = time.ns
-        if not rest.startswith("{"):
+        document = _json(rest) if rest.startswith("{") else sglang_text.document(rest)
+        if document is None:
             return self._refusal(rest, time.ns if time else None) or self._check(rest, prefix, number, report)
-        try:
-            document = orjson.loads(rest)
-        except orjson.JSONDecodeError:
-            raise Rejected("not JSON") from None
-        if not isinstance(document, dict) or document.get("event") not in (_RECEIVED, _FINISHED):
-            return None
         stated = moment(document.get("timestamp")) or time
         if stated is None:
             raise Rejected("timestamp: not a time")
         if stated.zone_assumed:
             report.note_once(number, "times without a zone are taken for UTC")
-        if not isinstance(document.get("rid"), str):
-            raise Rejected("rid: not a string")
         count_content(document, report)
-        call = self._call(document, stated.ns)
-        self._join(call, look(document, "obj.bootstrap_room"), stated.ns, number, report)
-        return call.events(self._source, self._given)
+        events: list[Event] = []
+        for one in _each(document):
+            call = self._call(one, stated.ns)
+            self._join(call, look(one, "obj.bootstrap_room"), stated.ns, number, report)
+            events += call.events(self._source, self._given)
+        return events
 
     def _join(self, call: Call, room: Any, time: int, number: int, report: ImportReport) -> None:
         """Give a request the id of its other side, where the store has that by the same room under another id."""
@@ -155,13 +157,36 @@ class _Parser:
         return [("shadow.finding", self._latest, {"source": self._source, **fields})]
 
 
+def _json(text: str) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise Rejected("not JSON") from None
+    wanted = isinstance(document, dict) and document.get("event") in (_RECEIVED, _FINISHED)
+    return document if wanted else None
+
+
+def _each(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A batch is logged at once when it comes, with lists in place of values; other documents are one request."""
+    rids = document.get("rid")
+    if isinstance(rids, str):
+        yield document
+        return
+    if not isinstance(rids, list) or not rids or not all(isinstance(rid, str) for rid in rids):
+        raise Rejected("rid: not a string")
+    asked = _object(document.get("obj"))
+    for at, rid in enumerate(rids):
+        own = {k: v[at] if isinstance(v, list) and len(v) == len(rids) else v for k, v in asked.items()}
+        yield document | {"rid": rid, "obj": own}
+
+
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def _ids(value: Any) -> int | None:
-    """How many token ids there are; they themselves are not kept."""
-    return len(value) if isinstance(value, list) and value and isinstance(value[0], int) else None
+    """How many token ids there are, where all are listed (level 2 cuts long lists); they themselves are not kept."""
+    return len(value) if isinstance(value, list) and value and all(isinstance(one, int) for one in value) else None
 
 
 def _count(value: Any) -> int | None:

@@ -186,6 +186,66 @@ def test_sglang_request_log(bring: Bringing) -> None:
     assert "pepper" not in str(bring.events())
 
 
+def text_form(word: str, obj: str, out: str = "", at: int = 1) -> str:
+    """A line of SGLang's request log as text."""
+    return f"[2026-08-27 12:00:0{at} TP0] {word}: obj=GenerateReqInput({obj}){out}\n"
+
+
+def test_sglang_request_log_as_text(bring: Bringing) -> None:
+    forged = f"{SECRET}', rid='other', bootstrap_room=5), out={{'meta_info': {{'prompt_tokens': 1}}}} \n it's \\"
+    asked = (
+        f"rid='r1', http_worker_ipc=None, text={forged!r}, input_ids=[5, 6, 7], image_data=[], "
+        f"sampling_params={{'max_new_tokens': 9, 'stop': [')', \"'\"]}}, lora_path='ad-1', cache_salt='pepper', "
+        f"custom=<Thing at 0x7f>, bootstrap_room={2**63 - 1}"
+    )
+    meta = (
+        "{'id': 'r1', 'finish_reason': {'type': 'stop', 'matched': 2}, 'prompt_tokens': 3, 'cached_tokens': 1, "
+        "'completion_tokens': 2, 'e2e_latency': 1.25}"
+    )
+    told = f", out={{'text': {forged[:9]!r} ... {forged[-20:]!r}, 'output_ids': [7, 8] ... [9], 'meta_info': {meta}}}"
+    abort = ", out={'meta_info': {'finish_reason': {'type': 'abort', 'status_code': 400}}}"
+    long = "rid='r2', text=None, input_ids=[1, 2] ... [3, 4], sampling_params={'temperature': 0}"
+    report = bring(
+        text_form("Receive", asked)
+        + text_form("Finish", asked, told, 2)
+        + text_form("Receive", long, at=3)
+        + text_form("Finish", long, abort, 4)
+        + text_form("Receive", "rid='r3', text='it stops", at=5)
+        + text_form("Receive", "rid=None, text=None", at=5)
+        + text_form("Receive", "rid='r4', text=[)]", at=5)
+        + "[2026-08-27 12:00:06] Receive nothing: obj= of interest\n"
+    )
+    first, second, third, fourth = bring.events()
+    assert (first["event"], first["request"], first["prompt_tokens"]) == ("request.received", "r1", 3)
+    assert (first["max_new_tokens"], first["adapter"], first["room"]) == (9, "ad-1", 2**63 - 1)
+    assert len(first["salt_hmac"]) == 16
+    counts = {name: second[name] for name in ("status", "prompt_tokens", "cached_tokens", "completion_tokens")}
+    assert counts == {"status": 200, "prompt_tokens": 3, "cached_tokens": 1, "completion_tokens": 2}
+    assert "prompt_tokens" not in third  # the list was cut
+    assert (fourth["request"], fourth["status"], fourth["finish_reason"]) == ("r2", 400, "abort")
+    assert [one["reason"] for one in report["bad"]] == [
+        "its brackets and quotes do not close",
+        "rid: not a string",
+        "its brackets and quotes do not close",
+    ]
+    assert report["other"] == 1
+    assert report["dropped_content"]["obj.text"] == 2
+    assert "pepper" not in str(bring.events())
+
+
+def test_a_batch_of_sglangs_is_its_requests(bring: Bringing) -> None:
+    batch = "rid=['a', 'b'], input_ids=[[1, 2], [3, 4, 5]], sampling_params=[{'max_new_tokens': 4}, {}], extra_key=None"
+    bring(text_form("Receive", batch))
+    told = [(e["request"], e["prompt_tokens"], e.get("max_new_tokens")) for e in bring.events()]
+    assert told == [("a", 2, 4), ("b", 3, None)]
+
+
+def test_token_ids_that_were_cut_are_no_length(bring: Bringing) -> None:
+    cut = {"timestamp": f"{DAY}1Z", "event": "request.received", "rid": "r1", "obj": {"input_ids": [5, "...", 7]}}
+    bring(f"[2026-08-27 12:00:01] {json.dumps(cut)}\n")
+    assert "prompt_tokens" not in bring.events()[0]
+
+
 CANARY = (
     "kv_canary violation: launch_tag=TAIL_K_FULL fail_reason=verify_chain_hash+verify_position slot_idx=1237 "
     "position=40 stored_token=31337 expected_token=-1 stored_chain_hash=0x00000000deadbeef "
