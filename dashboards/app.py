@@ -25,6 +25,7 @@ def main() -> None:
         shown = st.navigation(_pages())
         with st.sidebar:
             _pulse()
+            _who()
         with look.told():
             try:
                 desk.store()
@@ -89,9 +90,13 @@ def _pulse() -> None:
         if before is not None and before != now:
             st.rerun()
         look.small(lag_in_words(desk.behind(), time.time_ns()))
-        if desk.settings().roles is not None:
-            look.small(f"{login()}: {role()}")
-            st.button("Log out", on_click=st.logout, type="tertiary")
+
+
+def _who() -> None:
+    """Who looks, and the way out. It is not in the pulse, where a click is lost that meets the next beat."""
+    if desk.settings().roles is not None:
+        look.small(f"{login()}: {role()}")
+        st.button("Log out", on_click=st.logout, type="tertiary")
 
 
 if __name__ == "__main__":
