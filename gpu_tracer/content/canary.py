@@ -8,6 +8,12 @@ that nobody owned. A row that was written only past its first 16 bytes is like o
 A tag is drawn from the secret and from page, generation, slot and part: it tells which free left it behind, and no
 content is equal to it by accident. Its bits are such that it is a finite number in every type that caches have
 (bfloat16, float16, float32, float8 e4m3 and e5m2), lest attention that reads past the end of a request meet a NaN.
+
+Canary rows leave the rest of a row as it was. *Poison* fills all of it with its tag over and over: nothing is left of
+what was there; *scrub* fills it with zeros, and leaves no mark. Either costs a write of the whole page.
+
+All writes here go to the stream that is current, and so have to be enqueued after the last reader of the pages: an
+engine that schedules ahead frees pages on the host before the device has read them.
 """
 
 from __future__ import annotations
@@ -32,13 +38,16 @@ FINITE = 0x3B3B_3B3B_3B3B_3B3B
 class Canaries:
     """Plants and checks the canary rows of one cache; nothing waits for the device, and what comes back is on it.
 
-    Raises ValueError for a part whose rows are shorter than a tag, or do not lie in one stretch.
+    With `poison`, planting a page overwrites all of it. Raises ValueError for a part whose rows are shorter than a tag,
+    or do not lie in one stretch.
     """
 
-    def __init__(self, parts: Sequence[Part], secret: bytes) -> None:
+    def __init__(self, parts: Sequence[Part], secret: bytes, *, poison: bool = False) -> None:
         for part in parts:
             if part.data.ndim != 4 or part.data.stride(-1) != 1 or part.head_bytes < BYTES:
                 raise ValueError(f"part {part.name} has no rows of {BYTES} bytes or more in one stretch")
+        self._poison = poison
+        self._rows = [as_bits(part.data) for part in parts]
         self._heads = [as_bits(part.data)[:, :, 0, : BYTES // part.data.element_size()] for part in parts]
         self._keys = [
             torch.tensor([signed(word) for word in key_words(secret, f"canary {part.name}", 0, _WORDS)]).to(
@@ -49,9 +58,14 @@ class Canaries:
 
     def plant(self, pages: Ids, generations: Ids) -> None:
         """Mark all rows of some pages; `generations` says, for each, which one has just ended."""
-        for heads, key in zip(self._heads, self._keys, strict=True):
-            tags = _tags(key, pages, generations, heads.shape[1])
-            heads[torch.as_tensor(pages, device=heads.device)] = tags.view(heads.dtype)
+        for rows, heads, key in zip(self._rows, self._heads, self._keys, strict=True):
+            tags, where = _tags(key, pages, generations, heads.shape[1]), torch.as_tensor(pages, device=heads.device)
+            if self._poison:
+                size = rows.shape[-1] * rows.element_size()
+                filled = tags.view(torch.uint8).repeat(1, 1, -(-size // BYTES))[..., :size].contiguous()
+                rows[where] = filled.view(rows.dtype)[:, :, None]
+            else:
+                heads[where] = tags.view(heads.dtype)
 
     def present(self, pages: Ids, generations: Ids) -> torch.Tensor:
         """`[part, page, slot]`: whether the tag that was planted when that generation ended is still there."""
@@ -60,6 +74,13 @@ class Canaries:
             rows = heads[torch.as_tensor(pages, device=heads.device)].contiguous().view(torch.int64)
             found.append((rows == _tags(key, pages, generations, heads.shape[1])).all(-1))
         return torch.stack(found)
+
+
+def scrub(parts: Sequence[Part], pages: Ids) -> None:
+    """Overwrite pages with zeros, whatever their layout. Record it as `page.write` with `op` `scrub`."""
+    for part in parts:
+        rows = as_bits(part.data)
+        rows[torch.as_tensor(pages, device=rows.device)] = 0
 
 
 def _tags(key: torch.Tensor, pages: Ids, generations: Ids, slots: int) -> torch.Tensor:

@@ -109,6 +109,8 @@ the shape of the cache. Nothing here is a time: no GPU has been measured.
 | events alone | always | no byte of the cache |
 | canary rows, planted | at each free | writes {TAG_BYTES} bytes of each row of the page |
 | canary rows, checked | at an alloc, or before the first read | reads the same {TAG_BYTES} bytes |
+| poison | at each free | writes all of the page |
+| scrub | at each free, or each alloc | writes all of the page |
 | fingerprints, 64 bits | at both ends of a transfer, at a free | reads all of the page, writes 8 bytes per cell |
 | fingerprints, 128 bits | the same, where somebody wants two to agree | reads as much, writes 16 bytes per cell |
 | seal | with the digests | nothing on the device; one BLAKE2b per layer and page on the host |

@@ -32,6 +32,7 @@ def faults() -> None:
 def run(
     fault: Annotated[Fault, typer.Option(help="What the engine does wrong; `kvwitness lab faults` says more.")],
     scrub: Annotated[bool, typer.Option("--scrub", help="Overwrite pages with zeros when they are freed.")] = False,
+    poison: Annotated[bool, typer.Option("--poison", help="Overwrite pages with marks when they are freed.")] = False,
     refuse: Annotated[
         bool, typer.Option("--refuse", help="Mark freed pages, and refuse to read rows that still have the mark.")
     ] = False,
@@ -53,9 +54,11 @@ def run(
         _refuse(
             f"the lab needs torch, which cannot be imported here ({error}); `pip install torch`, a CPU build will do"
         )
-    if scrub and refuse:
-        _refuse("choose one of --scrub and --refuse")
-    guard = Guard.SCRUB if scrub else Guard.REFUSE if refuse else Guard.NONE
+    wishes = {Guard.SCRUB: scrub, Guard.POISON: poison, Guard.REFUSE: refuse}
+    chosen = [guard for guard, wanted in wishes.items() if wanted]
+    if len(chosen) > 1:
+        _refuse(f"choose one of {' and '.join(f'--{guard}' for guard in chosen)}")
+    guard = chosen[0] if chosen else Guard.NONE
     rings, store = _prepared(directory)
     torch.set_num_threads(1)  # its matrices are too small to be shared out
     outcome = run_lab(rings, fault, guard=guard, seed=seed)

@@ -26,6 +26,8 @@ class Guard(StrEnum):
     NONE = "none"
     SCRUB = "scrub"
     """Pages are overwritten with zeros when they are freed."""
+    POISON = "poison"
+    """Pages are overwritten with marks when they are freed."""
     REFUSE = "refuse"
     """Freed pages are marked, and a request of which a row still has its mark when it is to be read, gets a 500."""
 

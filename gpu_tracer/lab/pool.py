@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from kvwitness.gpu_tracer.content.canary import Canaries
+from kvwitness.gpu_tracer.content.canary import Canaries, scrub
 from kvwitness.gpu_tracer.content.fingerprint import Fingerprints
 from kvwitness.gpu_tracer.content.layout import by_page
 from kvwitness.gpu_tracer.lab.faults import Guard
@@ -34,7 +34,8 @@ class Pool:
         heads = self.kv.view(*self.kv.shape[:-1], WIDTH // CODE, CODE)
         parts = [by_page(at, f"layer {at} {kv}", heads[at, row]) for at in range(LAYERS) for row, kv in enumerate("KV")]
         self.fingerprints = Fingerprints(parts, secret)
-        self._canaries = Canaries(parts, secret)
+        self._parts = parts
+        self._canaries = Canaries(parts, secret, poison=guard is Guard.POISON)
         self._ended = [0] * pages
         """How many generations of each page have ended."""
         tracer.engine_pool(
@@ -42,7 +43,7 @@ class Pool:
             page_tokens=PAGE_TOKENS,
             pages_total=pages,
             reserved=[SINK],
-            scrub="on_free" if guard is Guard.SCRUB else "never",
+            scrub="on_free" if guard in (Guard.SCRUB, Guard.POISON) else "never",
             sharing=sharing,
             reason="start",
         )
@@ -61,10 +62,11 @@ class Pool:
         for page in pages:
             self._ended[page] += 1
         if self.guard is Guard.SCRUB and pages:
-            self.kv[:, :, pages] = 0
-            self.tracer.write(self.name, pages, op="scrub")
-        if self.guard is Guard.REFUSE and pages:
+            scrub(self._parts, pages)
+        if self.guard in (Guard.POISON, Guard.REFUSE) and pages:
             self._canaries.plant(pages, [self._ended[page] for page in pages])
+        if self.guard in (Guard.SCRUB, Guard.POISON) and pages:
+            self.tracer.write(self.name, pages, op="scrub")
         self.available += reversed(pages)
 
     def unwritten(self, table: list[int], tokens: int) -> int:

@@ -17,6 +17,7 @@ _WIDTH = 110
 _GUARDED = {
     Guard.NONE: "",
     Guard.SCRUB: " Pages are scrubbed when they are freed.",
+    Guard.POISON: " Pages are filled with marks when they are freed.",
     Guard.REFUSE: " Rows that are not written are refused.",
 }
 

@@ -8,15 +8,17 @@ from tests.gpu_tracer.conftest import REASON
 
 torch = pytest.importorskip("torch", reason=REASON)
 
-from kvwitness.gpu_tracer.content.canary import BYTES, Canaries  # noqa: E402
-from kvwitness.gpu_tracer.content.layout import Part, by_page  # noqa: E402
+from kvwitness.gpu_tracer.content.canary import BYTES, Canaries, scrub  # noqa: E402
+from kvwitness.gpu_tracer.content.layout import Part, by_page, whole_pages  # noqa: E402
 
 SECRET = b"a secret for the tests"
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8]
 
 
-def cache(kind: torch.dtype = torch.bfloat16, pages: int = 6, size: int = 4) -> tuple[torch.Tensor, list[Part]]:
-    memory = torch.zeros(2, pages, size, 2, 64).to(kind)
+def cache(
+    kind: torch.dtype = torch.bfloat16, pages: int = 6, size: int = 4, width: int = 64
+) -> tuple[torch.Tensor, list[Part]]:
+    memory = torch.zeros(2, pages, size, 2, width).to(kind)
     return memory, [by_page(0, "K", memory[0]), by_page(0, "V", memory[1])]
 
 
@@ -57,6 +59,31 @@ def test_a_write_to_a_page_that_nobody_owns_is_seen_on_that_page() -> None:
     memory[1, 2, 0, 0, 0] += 1
     intact = canaries.present([1, 2, 3], [1, 1, 1]).all(-1).all(0)
     assert intact.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+@pytest.mark.parametrize("width", [64, 60])
+def test_poison_leaves_nothing_of_its_pages_and_others_alone(kind: torch.dtype, width: int) -> None:
+    memory, parts = cache(kind, width=width)
+    memory.view(torch.uint8).fill_(0x41)
+    poison = Canaries(parts, SECRET, poison=True)
+    poison.plant([1, 4], [1, 7])
+    changed = (memory.view(torch.uint8) & ~0x3B & 0xFF == 0).flatten(2).all(-1)
+    assert [page for page in range(6) if bool(changed[:, page].all())] == [1, 4]
+    assert bool((memory[:, [0, 2, 3, 5]].view(torch.uint8) == 0x41).all())
+    assert bool(memory.float().isfinite().all())
+    assert bool(poison.present([4, 1], [7, 1]).all())
+    memory[1, 4, 3] = 2
+    assert [tuple(at) for at in (~poison.present([4, 1], [7, 1])).nonzero().tolist()] == [(1, 0, 3)]
+
+
+def test_scrub_takes_all_layouts() -> None:
+    memory, parts = cache(torch.float8_e5m2)
+    memory.view(torch.uint8).fill_(0x41)
+    scales = torch.ones(6, 5)
+    scrub([*parts, whole_pages(0, "scales", scales)], torch.tensor([2, 5]))
+    assert [page for page in range(6) if not bool(memory[:, page].float().any())] == [2, 5]
+    assert scales.sum(1).tolist() == [5, 5, 0, 5, 5, 0]
 
 
 def test_rows_that_have_no_room_are_refused() -> None:

@@ -50,7 +50,7 @@ def test_the_answer_to_another_tenant_holds_the_secret_and_depends_on_it(fault: 
     assert told[0] in [one for one, _ in outcome.depending]
 
 
-@pytest.mark.parametrize("guard", [Guard.SCRUB, Guard.REFUSE])
+@pytest.mark.parametrize("guard", [Guard.SCRUB, Guard.POISON, Guard.REFUSE])
 @pytest.mark.parametrize("fault", LEFT_BEHIND)
 def test_with_a_guard_nothing_depends_on_the_secret_and_the_fault_is_found_all_the_same(
     fault: Fault, guard: Guard
