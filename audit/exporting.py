@@ -126,8 +126,8 @@ def _chosen(window: tuple[int, int], audited: bool) -> str:
     always = f"time_ns < {until} AND event IN ({quoting.texts(_ALWAYS)})"
     chosen = f"(time_ns >= {since} AND time_ns < {until}) OR ({always})"
     if audited:
-        proofs = f"SELECT unnest(seqs) FROM findings WHERE {_inside('findings', window)}"
-        chosen += f" OR {{source: coalesce(source, ''), seq: seq}} IN ({proofs})"
+        proofs = f"SELECT unnest(places) FROM findings WHERE {_inside('findings', window)}"
+        chosen += f" OR {{ingest: ingest, ingest_row: ingest_row}} IN ({proofs})"
     return chosen
 
 

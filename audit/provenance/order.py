@@ -138,7 +138,7 @@ def _keys(frame: pl.DataFrame, codes: I64, n: int, ref: I64) -> I64:
     for at in _by_code(codes, n):
         own = numbers[at]
         if len(own) and own.min() >= 0 and np.any(np.diff(own) < 0):
-            at = at[np.argsort(own, kind="stable")]
+            at = at[_in_turn(own, ref[at])]
         orders.append(at)
         key[at] = np.maximum.accumulate(key[at])
     if n > 1:
@@ -152,6 +152,14 @@ def _keys(frame: pl.DataFrame, codes: I64, n: int, ref: I64) -> I64:
             for at in orders:
                 key[at] = np.maximum.accumulate(key[at])
     return _monotonic_ties(key, orders)
+
+
+def _in_turn(numbers: I64, times: I64) -> I64:
+    """The order of a source's rows: by `seq`, unless it gives a number to two events (it was restarted, and kept its
+    name): then by its own clock, lest its two lives be shuffled into one."""
+    order = np.lexsort((times, numbers))
+    again = (np.diff(numbers[order]) == 0) & (np.diff(times[order]) != 0)
+    return np.lexsort((numbers, times)) if again.any() else np.argsort(numbers, kind="stable")
 
 
 def _monotonic_ties(key: I64, orders: list[I64]) -> I64:

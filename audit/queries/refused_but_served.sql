@@ -11,18 +11,18 @@ WITH found AS (
     AND time_ns >= epoch_ns(coalesce(getvariable('since'), '1678-01-01')::TIMESTAMP)
     AND time_ns < epoch_ns(coalesce(getvariable('until'), '2262-01-01')::TIMESTAMP)
 ), proof AS (
-  SELECT request, incarnation, unnest(seqs, recursive := true) FROM found
+  SELECT request, incarnation, unnest(places, recursive := true) FROM found
 ), turned AS (
-  SELECT request, source, seq, time_ns, reason, status, 'refused' AS outcome FROM events
+  SELECT request, source, ingest, ingest_row, time_ns, reason, status, 'refused' AS outcome FROM events
   WHERE event = 'request.rejected' AND request IN (SELECT request FROM found)
   UNION ALL
-  SELECT request, source, seq, time_ns, reason, status, 'aborted' AS outcome FROM events
+  SELECT request, source, ingest, ingest_row, time_ns, reason, status, 'aborted' AS outcome FROM events
   WHERE event = 'request.aborted' AND request IN (SELECT request FROM found)
 ), refusals AS (
   SELECT p.request, p.incarnation, arg_min(r.source, r.time_ns) AS refused_by, arg_min(r.reason, r.time_ns) AS reason,
     arg_min(r.status, r.time_ns) AS refusal_status, arg_min(r.outcome, r.time_ns) AS refusal
   FROM proof AS p JOIN turned AS r
-    ON r.request = p.request AND coalesce(r.source, '') = p.source AND r.seq = p.seq
+    ON r.request = p.request AND r.ingest = p.ingest AND r.ingest_row = p.ingest_row
   GROUP BY p.request, p.incarnation
 ), asked AS (
   SELECT * FROM requests_of((SELECT list(DISTINCT request) FROM found))

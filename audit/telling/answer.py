@@ -64,12 +64,29 @@ class Answer:
         tables = judgement.findings, judgement.incidents, judgement.requests, judgement.undecided
         return cls(_named(events.lazy()), *tables)
 
-    def collect(self, events: pl.LazyFrame) -> pl.DataFrame:
-        """Collect a selection of `events` in the order of arrival, without the columns that say so."""
+    def collect(self, events: pl.LazyFrame, *, arrival: bool = False) -> pl.DataFrame:
+        """Collect a selection of `events` in the order of arrival, with or without the columns that say so."""
         with self.reading():
             frame = events.collect()
-        arrival = [name for name in ARRIVAL if name in frame.columns]
-        return frame.sort(arrival).drop(arrival) if arrival else frame
+        known = [name for name in ARRIVAL if name in frame.columns]
+        return frame.sort(known).drop([] if arrival else known) if known else frame
+
+    @property
+    def stored(self) -> bool:
+        """Whether the events have numbers of their own from a store, and findings name them by those."""
+        return "places" in self.findings.columns and set(ARRIVAL) <= set(self.events.collect_schema())
+
+    @property
+    def proof_key(self) -> list[str]:
+        """Columns by which findings name the events that prove them: where two records in a store use the same source
+        names and numbers, only its own tell events apart."""
+        return ARRIVAL if self.stored else ["source", "seq"]
+
+    def proofs(self, findings: pl.DataFrame) -> pl.DataFrame:
+        """rule and `proof_key` of each event that a finding names as its proof."""
+        named, key = ("places" if self.stored else "seqs"), self.proof_key
+        rows = findings.select("rule", named).explode(named).drop_nulls(named).unnest(named)
+        return rows.select("rule", *key).drop_nulls(key[-1])
 
     def incident(self, name: str) -> dict[str, Any] | None:
         """The incident of this id, or of the one id that begins so; None when there is none.

@@ -121,8 +121,8 @@ def _unjudged(answer: Answer, name: str) -> dict[str, Any] | None:
 def _gathered(answer: Answer, incident: dict[str, Any] | None, verdict: dict[str, Any] | None) -> Dossier:
     findings = answer.findings_of(incident) if incident else answer.findings.clear()
     request, incarnation = (verdict["request"], verdict["incarnation"]) if verdict else (None, None)
-    events = ordered(_selected(answer, request, incarnation, findings))
-    events = _with_rules(events, findings)
+    proofs = answer.proofs(findings)
+    events = ordered(_with_rules(_selected(answer, request, incarnation, proofs), proofs))
     return Dossier(
         incident=incident,
         request=_relation(events, request, incarnation),
@@ -139,8 +139,8 @@ def _of(request: str, incarnation: int | None) -> pl.Expr:
     return (pl.col("request") == request) & (pl.col("incarnation").fill_null(0) == (incarnation or 0))
 
 
-def _selected(answer: Answer, request: str | None, incarnation: int | None, findings: pl.DataFrame) -> pl.DataFrame:
-    """The events that belong into the dossier, in the order of arrival."""
+def _selected(answer: Answer, request: str | None, incarnation: int | None, proofs: pl.DataFrame) -> pl.DataFrame:
+    """The events that belong into the dossier, in the order of arrival, with the columns by which proofs name them."""
     mine = pl.lit(False) if request is None else _of(request, incarnation)
     wanted = mine.fill_null(False) | pl.col("event").is_in(CONTEXT)
     if request is not None:
@@ -148,34 +148,33 @@ def _selected(answer: Answer, request: str | None, incarnation: int | None, find
         transfers = answer.collect(named.select("transfer").unique())["transfer"].to_list()
         moves = pl.col("transfer").is_in(transfers) & pl.col("request").is_null()
         wanted = wanted | moves.fill_null(False)
-    proofs = _proofs(findings).select("source", "seq").unique()
-    if not set(ARRIVAL) <= set(answer.events.collect_schema()):
-        marks = proofs.lazy().with_columns(_proof=pl.lit(True))
-        marked = answer.events.join(marks, on=["source", "seq"], how="left", maintain_order="left")
-        return answer.collect(marked.filter(wanted | pl.col("_proof").is_not_null()).drop("_proof"))
-    return _stored(answer, wanted, proofs)
+    named_by = proofs.select(answer.proof_key).unique()
+    if not answer.stored:
+        marks = named_by.lazy().with_columns(_proof=pl.lit(True))
+        marked = answer.events.join(marks, on=answer.proof_key, how="left", maintain_order="left")
+        return answer.collect(marked.filter(wanted | pl.col("_proof").is_not_null()).drop("_proof"), arrival=True)
+    return _stored(answer, wanted, named_by)
 
 
-def _stored(answer: Answer, wanted: pl.Expr, proofs: pl.DataFrame) -> pl.DataFrame:
+def _stored(answer: Answer, wanted: pl.Expr, proving: pl.DataFrame) -> pl.DataFrame:
     """Events of a store that are wanted, or that prove something.
 
     Page lists are nearly all of a store, so which events these are is found without reading any; then they are read
     from the stretches in which they lie, which says to the reader what it can leave out.
     """
-    numbered = pl.col("seq").is_in(proofs["seq"].unique().implode())
     with answer.reading():
-        found = answer.events.select(*_DECISIVE, *ARRIVAL).filter(wanted | numbered.fill_null(False)).collect()
-    proving = found.join(proofs, on=["source", "seq"], how="semi").select(ARRIVAL)
-    places = pl.concat([found.filter(wanted).select(ARRIVAL), proving]).unique()
+        found = answer.events.select(*_DECISIVE, *ARRIVAL).filter(wanted).collect()
+    places = pl.concat([found.select(ARRIVAL), proving]).unique()
     parts = [
         answer.collect(
             answer.events.filter((pl.col("ingest") == ingest) & pl.col("ingest_row").is_between(first, last)).join(
                 places.lazy(), on=ARRIVAL, how="semi"
-            )
+            ),
+            arrival=True,
         )
         for ingest, first, last in stretches(places)
     ]
-    return pl.concat(parts) if parts else answer.collect(answer.events.clear())
+    return pl.concat(parts) if parts else answer.collect(answer.events.clear(), arrival=True)
 
 
 def stretches(places: pl.DataFrame, most: int = 64) -> list[tuple[str, int, int]]:
@@ -193,16 +192,13 @@ def stretches(places: pl.DataFrame, most: int = 64) -> list[tuple[str, int, int]
         gap *= 8
 
 
-def _proofs(findings: pl.DataFrame) -> pl.DataFrame:
-    """source, seq, rule: what each finding names as its proof."""
-    named = findings.select("rule", "seqs").explode("seqs").drop_nulls("seqs")
-    return named.unnest("seqs").select("source", "seq", "rule").drop_nulls("seq")
-
-
-def _with_rules(events: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    named = _proofs(findings).group_by("source", "seq").agg(rules=pl.col("rule").unique().sort())
-    joined = events.join(named, on=["source", "seq"], how="left", maintain_order="left")
-    return joined.with_columns(pl.col("rules").fill_null(pl.lit([], pl.List(pl.String))))
+def _with_rules(events: pl.DataFrame, proofs: pl.DataFrame) -> pl.DataFrame:
+    """`rules`: those which name the event as their proof; the columns of arrival have done their part."""
+    key = [name for name in proofs.columns if name != "rule"]
+    named = proofs.group_by(key).agg(rules=pl.col("rule").unique().sort())
+    joined = events.join(named, on=key, how="left", maintain_order="left")
+    told = joined.with_columns(pl.col("rules").fill_null(pl.lit([], pl.List(pl.String))))
+    return told.drop(ARRIVAL, strict=False)
 
 
 def _relation(events: pl.DataFrame, request: str | None, incarnation: int | None) -> dict[str, Any] | None:

@@ -211,9 +211,9 @@ def _proving(incident: Row) -> str:
 SELECT DISTINCT e.ts, e.source, e.seq, e.event, e.op, e.phase, e.request, e.tenant,
        e.pool, e.pages, e.tok_first, e.tok_end
 FROM events AS e JOIN (
-  SELECT unnest(seqs, recursive := true) FROM findings
+  SELECT unnest(places, recursive := true) FROM findings
   WHERE {_findings_of(incident)}
-) AS proof ON coalesce(e.source, '') = proof.source AND e.seq = proof.seq
+) AS proof ON e.ingest = proof.ingest AND e.ingest_row = proof.ingest_row
 ORDER BY e.ts, e.source, e.seq"""
 
 

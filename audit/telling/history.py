@@ -45,7 +45,7 @@ def page_history(answer: Answer, pool: str, page: int) -> list[dict[str, Any]]:
         *[(pl.col(p) == pool) & pl.col(ids).list.contains(page) for p, ids in _PAIRS if p != "to_pool"]
     )
     chosen = named.fill_null(False) | (pl.col("event") == "engine.clock") | _about(pool)
-    events = ordered(answer.collect(answer.events.filter(chosen)))
+    events = ordered(answer.collect(answer.events.filter(chosen), arrival=True))
     tokens = _page_tokens(events, pool)
     rows = events.filter(named.fill_null(False))
     if rows.is_empty():
@@ -66,7 +66,7 @@ def page_history(answer: Answer, pool: str, page: int) -> list[dict[str, Any]]:
                 "tenant": row["tenant"] or tenants.get(row["request"] or ""),
                 "positions": _positions(row, pool, page, tokens),
                 "note": _note(row, pool, page),
-                "findings": marks.get((row["source"], row["seq"]), []),
+                "findings": marks.get(tuple(row[name] for name in answer.proof_key), []),
             }
         )
     return history
@@ -105,14 +105,14 @@ def _tenants(answer: Answer, rows: pl.DataFrame) -> dict[str, str]:
     return dict(answer.collect(named.select("request", "tenant").unique()).iter_rows())
 
 
-def _marks(answer: Answer, pool: str, page: int) -> dict[tuple[str, int], list[str]]:
-    """(source, seq) -> what the findings on this page say that it proves, the strongest first."""
+def _marks(answer: Answer, pool: str, page: int) -> dict[tuple[Any, ...], list[str]]:
+    """`proof_key` -> what the findings on this page say that it proves, the strongest first."""
     here = answer.findings.filter((pl.col("pool") == pool) & pl.col("pages").list.contains(page))
     marks: dict[tuple[str, int], list[str]] = {}
     for row in sorted(here.iter_rows(named=True), key=lambda row: -STRENGTH[row["verdict"]]):
         whose = f" of {request_name(row['request'], row['incarnation'])}" if row["request"] else ""
-        for proof in row["seqs"] or []:
-            told = marks.setdefault((proof["source"], proof["seq"]), [])
+        for proof in row["places" if answer.stored else "seqs"] or []:
+            told = marks.setdefault(tuple(proof[name] for name in answer.proof_key), [])
             if (mark := f"{row['verdict']}{whose}: {row['rule']}") not in told:
                 told.append(mark)
     return marks
