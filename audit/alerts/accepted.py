@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvwitness.audit.alerts.config import Acceptance, Config
-from kvwitness.audit.alerts.ledger import Ledger, directory
+from kvwitness.audit.alerts.ledger import Ledger
+from kvwitness.audit.alerts.ledger_file import directory
 from kvwitness.audit.alerts.matching import Conditions
 from kvwitness.audit.store import Store
 

@@ -13,7 +13,7 @@ from kvwitness.audit.alerts import grouping, policy
 from kvwitness.audit.alerts.cadence import in_words
 from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.alerts.config import Config, Silence
-from kvwitness.audit.alerts.ledger import AlertRow, Ledger, Member
+from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.matching import Conditions
 from kvwitness.audit.alerts.model import (
     FIRING,
@@ -28,6 +28,7 @@ from kvwitness.audit.alerts.model import (
 )
 from kvwitness.audit.alerts.operations import OPERATIONS
 from kvwitness.audit.alerts.policy import Weighed
+from kvwitness.audit.alerts.rows import AlertRow, Member
 from kvwitness.audit.overall.standing import ACKNOWLEDGED, CLOSED
 from kvwitness.audit.wording import listing, several
 

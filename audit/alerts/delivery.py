@@ -13,8 +13,9 @@ from functools import partial
 
 from kvwitness.audit.alerts.clock import SECOND_NS, Clock
 from kvwitness.audit.alerts.config import BEAT_FILE, Config, Heartbeat
-from kvwitness.audit.alerts.ledger import HeartbeatRow, Ledger, Queued, SinkRow
+from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.model import Notice
+from kvwitness.audit.alerts.rows import HeartbeatRow, Queued, SinkRow
 from kvwitness.audit.alerts.sinks.model import Beating, Refused, Sink, Standing, Unreachable
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 2.0, 300.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvwitness.audit.alerts.ledger import directory
+from kvwitness.audit.alerts.ledger_file import directory
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store
 from kvwitness.audit.store.durable import FileLock

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kvwitness.audit.alerts.ledger import Ledger, directory
+from kvwitness.audit.alerts.ledger import Ledger
+from kvwitness.audit.alerts.ledger_file import directory
 from kvwitness.audit.store import Store
 
 ALERTS = pl.Schema(

@@ -140,7 +140,8 @@ def retain(
         confirm(f"Remove {what} from {opened.path} for good?")
     removal = opened.retain(tenant=tenant, older_than_ns=before)
     if tenant is not None:
-        from kvwitness.audit.alerts.ledger import Ledger, directory
+        from kvwitness.audit.alerts.ledger import Ledger
+        from kvwitness.audit.alerts.ledger_file import directory
 
         if directory(opened).exists():
             with Ledger.of(opened) as ledger, ledger.transaction():

@@ -7,7 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kvwitness.audit.alerts.ledger import HeartbeatRow, Ledger
+from kvwitness.audit.alerts.ledger import Ledger
+from kvwitness.audit.alerts.rows import HeartbeatRow
 from kvwitness.audit.cli.app import run
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.store import Store
