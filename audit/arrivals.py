@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvwitness.audit.store import Snapshot
+from kvwitness.audit.provenance.arrow import numbers, texts
+from kvwitness.audit.store import STORE_SCHEMA, Snapshot
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,7 @@ class Piece:
     filled: frozenset[str]
     """Event columns of which some row may have a value."""
     read: Callable[[list[str]], pa.Table]
-    """The given event columns of all rows."""
-
-    def frame(self, columns: list[str]) -> pl.DataFrame:
-        """The same as a frame."""
-        frame = pl.from_arrow(self.read(columns))
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+    """The given event columns of all rows, texts as in `kvwitness.audit.provenance.arrow`."""
 
     def some(self, rows: npt.NDArray[np.int64]) -> Piece:
         """A piece of these of its rows; they ascend."""
@@ -55,14 +49,26 @@ def new_pieces(snapshot: Snapshot, marks: Mapping[str, int]) -> list[Piece]:
         footer = pq.read_metadata(path)
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
-            whole = Piece(group.num_rows, _pages(group), _filled(group), partial(_read, path, number))
+            whole = Piece(group.num_rows, _pages(group), _filled(group), partial(_read, path, footer, number))
             pieces.append(whole.some(np.flatnonzero(_beyond(whole, marks))) if marks else whole)
     return [piece for piece in pieces if piece.rows]
 
 
-def _read(path: Path, group: int, columns: list[str]) -> pa.Table:
-    with pq.ParquetFile(path) as file:
-        return file.read_row_group(group, columns=columns).select(columns)
+TEXTS = frozenset(field.name for field in STORE_SCHEMA if pa.types.is_string(field.type)) | {"site"}
+"""Columns that Parquet keeps as numbers into a dictionary, and that are read so."""
+
+
+def opened(path: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """A file of events whose texts are read as numbers into a dictionary; `footer`, if it has been read already."""
+    footer = footer or pq.read_metadata(path)
+    return pq.ParquetFile(
+        path, metadata=footer, read_dictionary=[name for name in footer.schema.names if name in TEXTS]
+    )
+
+
+def _read(path: Path, footer: pq.FileMetaData, group: int, columns: list[str]) -> pa.Table:
+    with opened(path, footer) as file:
+        return file.read_row_group(group, columns=columns, use_threads=False).select(columns)
 
 
 def _pages(group: Any) -> int:
@@ -85,8 +91,8 @@ def _filled(group: Any) -> frozenset[str]:
 
 def _beyond(piece: Piece, marks: Mapping[str, int]) -> npt.NDArray[np.bool_]:
     """Which rows an ingest brought after its mark."""
-    known = pl.col("ingest").replace_strict(dict(marks), default=-1, return_dtype=pl.Int64)
-    return piece.frame(["ingest", "ingest_row"]).select(pl.col("ingest_row") > known).to_series().to_numpy()
+    table = piece.read(["ingest", "ingest_row"])
+    return numbers(table, "ingest_row") > texts(table, "ingest").mapped(marks, -1)
 
 
 def picked(pieces: list[Piece], rows: npt.NDArray[np.int64]) -> list[Piece]:

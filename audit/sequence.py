@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -20,13 +20,15 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from kvwitness.audit.arrivals import Piece, new_pieces, picked
+from kvwitness.audit.arrivals import TEXTS, Piece, new_pieces, opened, picked
+from kvwitness.audit.provenance.arrow import column, numbers, texts
 from kvwitness.audit.provenance.encode import Lists
-from kvwitness.audit.provenance.order import KEYS, Order, clock_statements, placed, replay_order
+from kvwitness.audit.provenance.order import KEYS, Order, clock_statements, replay_order
 from kvwitness.audit.provenance.pools import joined_use, pool_use
 from kvwitness.audit.rules.model import LISTED_APART
-from kvwitness.audit.store import STORE_SCHEMA, Store
+from kvwitness.audit.store import Store
 from kvwitness.audit.store.schema import INGEST, INGEST_ROW
 from kvwitness.audit.trace import EVENT_SCHEMA
 
@@ -47,7 +49,7 @@ PART_PAGES = 1 << 23
 SLACK_NS = 5_000_000_000
 """New events that are less than this younger than a finished part still re-open it."""
 
-_CLOCKS = {
+_CLOCKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "source": pl.String,
     "event": pl.String,
     "engine": pl.String,
@@ -57,9 +59,10 @@ _CLOCKS = {
 }
 
 _LISTS = pa.schema([("ev", pa.int64()), EVENT_SCHEMA.field("pages")])
-_NO_EVENTS = pl.DataFrame(EVENT_SCHEMA.empty_table())
+_NO_EVENTS = EVENT_SCHEMA.empty_table()
+_NEVER = np.iinfo(np.int64).max
 _SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
-    **_NO_EVENTS.schema,
+    **pl.DataFrame(_NO_EVENTS).schema,
     INGEST: pl.String,
     INGEST_ROW: pl.Int64,
     "ref_ns": pl.Int64,
@@ -71,9 +74,9 @@ _ALWAYS = ["time_ns", "event", "source", "seq", "pages", "tok_first", "tok_end"]
 """Columns that a part has, whether or not there is a value in them."""
 
 _STATE = "sequence.json"
-_VERSION = 2
-"""Of what a part holds; parts of another version are made anew. The second has the place of arrival of each event."""
-_ADDED = ("ev", "ref_ns", "unc_ns", "site")
+_VERSION = 3
+"""Of what a part holds; parts of another version are made anew. The second has the place of arrival of each event, the
+third keeps texts as numbers into a dictionary throughout."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,10 @@ class Sequence:
         lists = pl.scan_ipc([lists_of(self.path(p)) for p in self.parts], glob=False, hive_partitioning=False)
         return self.scan().drop("pages").join(lists, on="ev", how="left", maintain_order="left")
 
-    def read(self, part: Part, columns: list[str]) -> pl.DataFrame:
-        """Columns of the events of one part; page lists of the kinds in `LISTED_APART` are null."""
-        return _scan([self.path(part)]).select(columns).collect()
+    def read(self, part: Part, columns: list[str]) -> pa.Table:
+        """Columns of the events of one part, as in `kvwitness.audit.provenance.arrow`: those that have no value may be
+        absent; page lists of the kinds in `LISTED_APART` are null."""
+        return _stored(self.path(part), columns)
 
     def lists(self, part: Part) -> Lists:
         """The page lists of one part."""
@@ -137,6 +141,13 @@ class Sequence:
 def _scan(parts: list[Path]) -> pl.LazyFrame:
     """Parts below each other; a column that has no value in one is not kept there."""
     return pl.scan_parquet(parts, schema=_SCHEMA, missing_columns="insert", glob=False)
+
+
+def _stored(part: Path, columns: list[str]) -> pa.Table:
+    """Those of the columns that a part has."""
+    with opened(part) as file:
+        kept = set(file.schema_arrow.names)
+        return file.read(columns=[name for name in columns if name in kept], use_threads=False)
 
 
 def lists_of(part: Path) -> Path:
@@ -186,13 +197,20 @@ def bring_up_to_date(store: Store, directory: Path, coming: Callable[[int], None
 
 def _heralds(pieces: list[Piece]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """When each source's new events begin (source, first), and what they say of clocks."""
-    first = pl.col("time_ns").min().alias("first")
     arrived = [pl.DataFrame(schema={"source": pl.String, "first": pl.Int64})]
     said = [clock_statements(pl.LazyFrame(schema=_CLOCKS)).collect()]
     for piece in pieces:
-        frame = piece.frame(list(_CLOCKS))
-        arrived.append(frame.group_by("source").agg(first))
-        said.append(clock_statements(frame.lazy()).collect())
+        table = piece.read(["source", "event", "time_ns"])
+        source = texts(table, "source")
+        first = np.full(len(source.names), _NEVER)
+        np.minimum.at(first, source.codes, numbers(table, "time_ns"))
+        seen = np.flatnonzero(first < _NEVER)
+        arrived.append(pl.DataFrame({"source": source.named(seen), "first": first[seen]}, schema=arrived[0].schema))
+        speaking = np.flatnonzero(texts(table, "event").among(["engine.clock"]))
+        if len(speaking):
+            told = pl.DataFrame(piece.some(speaking).read(list(_CLOCKS)))
+            typed = told.lazy().select(pl.col(name).cast(kind) for name, kind in _CLOCKS.items())
+            said.append(clock_statements(typed).collect())
     return pl.concat(arrived).group_by("source").agg(pl.col("first").min()), pl.concat(said)
 
 
@@ -200,14 +218,19 @@ def _void(path: Path, part: Part) -> Piece:
     """A part that is put in order again."""
 
     def read(columns: list[str]) -> pa.Table:
-        table = _scan([path]).select(*columns, "ev").collect().to_arrow()
+        table = _stored(path, [*columns, "ev"])
         if "pages" in columns:
             lists = _read_lists(path)
             place = pc.index_in(table["ev"], value_set=lists["ev"].combine_chunks())
-            table = table.drop_columns("pages").append_column("pages", lists["pages"].take(place))
-        return table.select(columns).cast(pa.schema([STORE_SCHEMA.field(name) for name in columns]))
+            pages = lists["pages"].combine_chunks().take(place.combine_chunks())
+            at = table.schema.get_field_index("pages")
+            table = table.set_column(at, "pages", pages.cast(table.schema.field(at).type))
+        for name in columns:
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(table.num_rows))
+        return table.select(columns)
 
-    kept = frozenset(pl.read_parquet_schema(path))
+    kept = frozenset(pq.read_schema(path).names)
     return Piece(part.rows, part.page_events, kept, read)
 
 
@@ -249,22 +272,28 @@ def _stretches(pieces: list[Piece], clocks: pl.DataFrame) -> Iterator[tuple[I64,
     if not count:
         return
     if count <= WHOLE_ROWS:
-        yield np.arange(count), replay_order(pl.concat([p.frame(KEYS) for p in pieces]), clocks)
+        yield np.arange(count), replay_order(_together(p.read(KEYS) for p in pieces), clocks)
         return
     at = np.concatenate([_corrected(piece, clocks) for piece in pieces])
     for low, high in _cuts(at):
         rows = np.flatnonzero((at >= low) & (at < high))
-        yield rows, replay_order(pl.concat([p.frame(KEYS) for p in picked(pieces, rows)]), clocks)
+        yield rows, replay_order(_together(p.read(KEYS) for p in picked(pieces, rows)), clocks)
+
+
+def _together(tables: Iterable[pa.Table]) -> pa.Table:
+    """Tables below each other. Columns that one of them lacks are null there."""
+    given = list(tables)
+    return pa.concat_tables(given, promote_options="default") if len(given) != 1 else given[0]
 
 
 def _corrected(piece: Piece, clocks: pl.DataFrame) -> I64:
     """Times less the last offset that each engine stated."""
     offsets = clocks.group_by("engine", maintain_order=True).agg((pl.col("offset_s").last() * 1e9).cast(pl.Int64))
-    site = pl.col("source").str.split("/").list.first()
     known = dict(offsets.drop_nulls().iter_rows())
-    at = pl.col("time_ns") - site.replace_strict(known, default=0, return_dtype=pl.Int64)
-    values: I64 = piece.frame(["source", "time_ns"]).select(at).to_series().to_numpy()
-    return values
+    table = piece.read(["source", "time_ns"])
+    source = texts(table, "source")
+    by_source = {name: known.get(name.split("/")[0], 0) for name in source.names if name is not None}
+    return numbers(table, "time_ns") - source.mapped(by_source, 0)
 
 
 def _cuts(at: I64) -> list[tuple[int, int]]:
@@ -318,7 +347,7 @@ class _Unfinished:
     def __init__(self, directory: Path, first: int, rows: int) -> None:
         self._path = directory / f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
         self._first, self._rows, self._missing = first, rows, rows
-        self._frames: list[pl.DataFrame] = []
+        self._tables: list[pa.Table] = []
         self._use, self._orders, self._touched = [joined_use([])], [Order.of_nothing()], 0
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._lists = pa.ipc.new_file(str(staged(lists_of(self._path))), _LISTS, options=options)
@@ -327,29 +356,59 @@ class _Unfinished:
 
     def add(self, table: pa.Table, order: Order) -> None:
         """Some of its events; `order.rank` is their `ev`."""
-        self._lists.write_table(pa.table([pa.array(order.rank), table["pages"]], schema=_LISTS))
-        frame = pl.DataFrame(table)
-        self._use.append(pool_use(frame))
-        self._touched += int(frame["pages"].list.len().cast(pl.Int64).sum() or 0)
-        apart = pl.col("event").is_in(list(LISTED_APART))
-        self._frames.append(frame.with_columns(pages=pl.when(~apart).then("pages")))
+        pages = table["pages"]
+        self._lists.write_table(pa.table([pa.array(order.rank), pages], schema=_LISTS))
+        self._use.append(pool_use(table))
+        self._touched += pc.sum(pc.list_value_length(pages)).as_py() or 0
+        kept = np.flatnonzero(~texts(table, "event").among(LISTED_APART))
+        place = np.zeros(len(table), np.int64)
+        place[kept] = np.arange(len(kept))
+        apart = np.ones(len(table), np.bool_)
+        apart[kept] = False
+        few = pages.combine_chunks().take(pa.array(kept)).take(pa.array(place, mask=apart))
+        self._tables.append(table.set_column(table.schema.get_field_index("pages"), "pages", few))
         self._orders.append(order)
-        self._missing -= len(frame)
+        self._missing -= len(table)
         if not self._missing:
             self._finish()
 
     def _finish(self) -> None:
         self._lists.close()
         staged(lists_of(self._path)).rename(lists_of(self._path))
-        _keep(use_of(self._path), joined_use(self._use))
+        joined_use(self._use).write_parquet(staged(use_of(self._path)))
+        staged(use_of(self._path)).rename(use_of(self._path))
         order = Order.joined(self._orders)
-        _keep(
-            self._path,
-            placed(pl.concat(self._frames or [_NO_EVENTS], how="diagonal"), order.rank, order.ref_ns, order.unc_ns),
-        )
+        _keep(self._path, _placed(_together(self._tables or [_NO_EVENTS]), order))
         highest = int(order.ref_ns.max(initial=0))
         self.finished = Part(self._path.name, self._rows, self._first, highest, self._touched)
-        del self._frames, self._orders
+        del self._tables, self._orders
+
+
+def _placed(table: pa.Table, order: Order) -> pa.Table:
+    """Events with what the order adds to each, sorted by `ev`; `order.rank` is their `ev`."""
+    source = texts(table, "source")
+    names = [name or "" for name in source.names]
+    added = {
+        "source": _encoded(source.codes, names),
+        "site": _encoded(source.codes, [name.split("/")[0] for name in names]),
+        "ref_ns": pa.array(order.ref_ns),
+        "unc_ns": pa.array(np.nan_to_num(order.unc_ns).astype(np.int64), mask=np.isnan(order.unc_ns)),
+        "ev": pa.array(order.rank),
+    }
+    filled = [name for name in table.column_names if name in _ALWAYS or column(table, name) is not None]
+    table = table.select(filled).drop_columns("source").unify_dictionaries()
+    for name, values in added.items():
+        table = table.append_column(name, values)
+    if np.all(order.rank[1:] > order.rank[:-1]):
+        return table
+    return table.combine_chunks().take(pa.array(np.argsort(order.rank)))
+
+
+def _encoded(codes: npt.NDArray[np.int32], names: list[str]) -> pa.DictionaryArray:
+    """Texts from numbers into `names`, which may repeat themselves."""
+    once = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    places = np.array([once[name] for name in names], np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(places[codes]), pa.array(list(once), pa.string()))
 
 
 def staged(path: Path) -> Path:
@@ -357,8 +416,15 @@ def staged(path: Path) -> Path:
     return path.with_name("." + path.name)
 
 
-def _keep(path: Path, frame: pl.DataFrame) -> None:
-    frame.write_parquet(staged(path), compression="lz4", row_group_size=131_072, statistics=True)
+def _keep(path: Path, table: pa.Table) -> None:
+    pq.write_table(
+        table,
+        staged(path),
+        compression="lz4",
+        row_group_size=131_072,
+        use_dictionary=[name for name in table.column_names if name in TEXTS],
+        store_schema=False,
+    )
     staged(path).rename(path)
 
 

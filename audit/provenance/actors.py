@@ -9,12 +9,15 @@ import numpy.typing as npt
 import polars as pl
 
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.provenance.arrow import Texts
 from kvwitness.audit.provenance.kernel import layout as k
 
 OWN_TRAFFIC = ("warmup", "health", "capture", "probe")
 HOLDERS = {"cache": k.T_CACHE, "session": k.T_SESSION, "snapshot": k.T_SNAPSHOT}
 
 I64 = npt.NDArray[np.int64]
+
+_KEY = {"request": pl.String, "incarnation": pl.Int32}
 
 
 @dataclass
@@ -76,11 +79,16 @@ class Actors:
             self.holders[key] = 1 + len(self.holders)
         return self.holders[key]
 
-    def of_requests(self, events: pl.DataFrame) -> I64:
+    def of_requests(self, requests: Texts, incarnations: I64) -> I64:
         """The actor of each event's request; 0 where it names none."""
-        keyed = events.select("request", pl.col("incarnation").fill_null(0).cast(pl.Int32))
-        joined = keyed.join(self.by_key, on=["request", "incarnation"], how="left", maintain_order="left")
-        return joined["actor"].fill_null(0).to_numpy().copy()
+        lives: npt.NDArray[np.intp] = requests.codes.astype(np.intp)
+        names, life = np.arange(len(requests.names)), np.zeros(len(requests.names), np.int64)
+        if incarnations.any():
+            (names, life), lives = np.unique(np.stack([lives, incarnations]), axis=1, return_inverse=True)
+        key = pl.DataFrame({"request": requests.named(names), "incarnation": life}, schema=_KEY)
+        known = key.join(self.by_key, on=["request", "incarnation"], how="left", maintain_order="left")
+        actors: I64 = known["actor"].fill_null(0).to_numpy()[lives.reshape(-1)]
+        return actors
 
     def _holder_rows(self) -> list[tuple[int, str, int]]:
         rows = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvwitness.audit.provenance.actors import Actors
+from kvwitness.audit.provenance.arrow import Texts, column, listed, numbers, table_of, texts, truths
 from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.pools import Pools
 
@@ -104,13 +103,14 @@ class Lists:
     @classmethod
     def of(cls, ev: I64, lists: pa.ChunkedArray | pa.Array, first: int, count: int) -> Lists:
         """From the lists of events `ev`, in any order; those of the `count` events that are not there have none."""
-        chunks = lists.chunks if isinstance(lists, pa.ChunkedArray) else [lists]
-        flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in chunks]
-        widths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+        given = listed(lists)
+        flat = np.ascontiguousarray(given.flat, np.uint32) if len(given.flat) else np.zeros(1, np.uint32)
+        place = ev - first
+        if len(place) == count and np.array_equal(place, np.arange(count)):
+            return cls(first, flat, given.start, given.length)
         start, length = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        start[ev - first], length[ev - first] = np.cumsum(widths) - widths, widths
-        joined = flat[0] if len(flat) == 1 else np.concatenate([*flat, np.zeros(1, np.uint32)])
-        return cls(first, np.ascontiguousarray(joined, np.uint32), start, length)
+        start[place], length[place] = given.start, given.length
+        return cls(first, flat, start, length)
 
     @classmethod
     def of_frame(cls, events: pl.DataFrame) -> Lists:
@@ -125,18 +125,10 @@ class Interner:
 
     codes: dict[str, int] = field(default_factory=dict)
 
-    def encode(self, column: pl.Series) -> I64:
+    def encode(self, column: Texts) -> I64:
         """One number per row; -1 for null."""
-        encoded = column.to_arrow().dictionary_encode()
-        parts = encoded.chunks if isinstance(encoded, pa.ChunkedArray) else [encoded]
-        out = [self._part(part) for part in parts]
-        return np.concatenate(out) if out else np.zeros(0, np.int64)
-
-    def _part(self, part: pa.DictionaryArray) -> I64:
-        names = part.dictionary.to_pylist()
-        table = np.array([self.codes.setdefault(name, len(self.codes)) for name in names] + [-1], np.int64)
-        codes: I64 = table[part.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
-        return codes
+        table = [-1 if name is None else self.codes.setdefault(name, len(self.codes)) for name in column.names]
+        return np.array(table, np.int64)[column.codes]
 
 
 @dataclass(frozen=True)
@@ -172,98 +164,115 @@ class Encoder:
     """Reads (`ev`) that were stated as a whole and whose end is stated later all the same (see `open_reads`)."""
     transfer_writers: set[int] = field(default_factory=set)
     """Sources that report the bytes of transfers as they land; who is not given here is found out batch by batch."""
+    _rows: I64 = field(default_factory=lambda: np.full(256, -1, np.int64), init=False, repr=False)
+    """`pairs` as an array: number of the pair -> its row, -1 without one."""
+    _noted: int = field(default=0, init=False, repr=False)
+    """How many of `pairs` are in it."""
 
-    def encode(self, events: pl.DataFrame, lists: Lists) -> Encoded:
-        """`events` in replay order and without holes in `ev`, with the columns named in `COLUMNS`."""
-        n = len(events)
-        e: Columns = {name: np.full(n, -1, np.int64) for name in k.EVENT.names or ()}
-        e["kind"] = _mapped(events["event"], KIND_CODES, k.K_NONE)
-        e["time"] = events["ref_ns"].to_numpy()
-        e["op"] = _mapped(events["op"], OP_CODES, -1)
-        e["phase"] = _mapped(events["phase"], {"begin": k.PH_BEGIN, "end": k.PH_END}, k.PH_WHOLE)
-        for column, name in (("tok0", "tok_first"), ("tok1", "tok_end"), ("gen_given", "gen"), ("tokens", "tokens")):
-            e[column] = events[name].fill_null(-1).to_numpy()
-        e["flags"] = _mapped(events["reason"], REASON_FLAGS, 0)
-        e["flags"] |= np.where(events["dummy"].fill_null(False).to_numpy(), k.F_DUMMY, 0)
-        e["source"] = _mapped(events["source"], {s: i for i, s in enumerate(self.sources)}, -1)
-        self._names(e, events)
-        second = self._lists(e, events, lists)
+    def encode(self, events: pl.DataFrame | pa.Table, lists: Lists) -> Encoded:
+        """`events` in replay order and without holes in `ev`, with the columns named in `COLUMNS`.
+
+        In a frame, or as in `kvwitness.audit.provenance.arrow`; columns without any value may be absent.
+        """
+        table = table_of(events)
+        ev = numbers(table, "ev")
+        kinds = texts(table, "event").mapped(KIND_CODES, k.K_NONE)
+        e: Columns = {name: np.full(len(kinds), -1) for name in ("rp", "rp2")} | {"kind": kinds}
+        e["time"] = numbers(table, "ref_ns")
+        e["op"] = texts(table, "op").mapped(OP_CODES, -1)
+        e["phase"] = texts(table, "phase").mapped({"begin": k.PH_BEGIN, "end": k.PH_END}, k.PH_WHOLE)
+        for name, source in (("tok0", "tok_first"), ("tok1", "tok_end"), ("gen_given", "gen"), ("tokens", "tokens")):
+            e[name] = numbers(table, source)
+        e["flags"] = texts(table, "reason").mapped(REASON_FLAGS, 0)
+        if column(table, "dummy") is not None:
+            e["flags"] |= np.where(truths(table, "dummy"), k.F_DUMMY, 0)
+        e["source"] = texts(table, "source").mapped({s: i for i, s in enumerate(self.sources)}, -1)
+        self._names(e, table)
+        second = self._lists(e, table, ev, lists)
         self._operations(e)
         traced = np.append(self.pools.table["traced"], 0)  # -1, no pool, finds the last
-        untraced = (e["kind"] == k.K_READ) & (traced[e["pool"]] == 0)
-        e["kind"] = np.where(untraced, k.K_NONE, e["kind"])  # a store of which nothing but reads is on record
+        if not traced[:-1].all():
+            untraced = (kinds == k.K_READ) & (traced[e["pool"]] == 0)
+            e["kind"] = np.where(untraced, k.K_NONE, kinds)  # a store of which nothing but reads is on record
         self._pairs(e)
-        self._flags(e, events["ev"].to_numpy())
+        self._flags(e, ev)
         if self.losses:
-            lost = events["ev"].is_in(list(self.losses)).to_numpy()
-            e["flags"] |= np.where(lost, k.F_LOSS, 0)
-        generations = events["src_gen"].explode().drop_nulls().to_numpy().astype(np.int64)
-        first = int(events["ev"][0]) if n else 0
-        return Encoded(e, lists.flat, second, generations, first)
+            e["flags"] |= np.where(np.isin(ev, list(self.losses)), k.F_LOSS, 0)
+        given = column(table, "src_gen")
+        generations = np.zeros(0, np.int64) if given is None else listed(given).flat.astype(np.int64)
+        return Encoded(e, lists.flat, second, generations, int(ev[0]) if len(ev) else 0)
 
-    def _names(self, e: Columns, events: pl.DataFrame) -> None:
+    def _names(self, e: Columns, table: pa.Table) -> None:
         """Actors, pools, transfers, keys and digests."""
-        kinds = e["kind"]
-        index = self.pools.index
-        pool = _mapped(events["pool"], index, -1)
-        moving = (kinds == k.K_OFFER) | (kinds == k.K_BEGIN)
-        e["pool"] = np.where(moving, _mapped(events["src_pool"], index, -1), pool)
-        e["pool2"] = np.where(moving, _mapped(events["dst_pool"], index, -1), _mapped(events["to_pool"], index, -1))
-        paired = (kinds == k.K_COPY) | (kinds == k.K_MOVE)
-        e["pool2"] = np.where(paired & (e["pool2"] < 0), pool, e["pool2"])
-        e["actor"] = self._actors(events)
-        e["key"] = self.keys.encode(events["key"])
-        e["digest"] = self.digests.encode(events["digest"])
-        transfers = kinds >= k.K_OFFER
-        e["ref"] = np.where(transfers, self.transfers.encode(events["transfer"]), -1)
-        steps = (kinds == k.K_STEP_BEGIN) | (kinds == k.K_STEP_END)
-        e["ref"] = np.where(steps, events["step"].fill_null(-1).to_numpy(), e["ref"])
-        frees = (kinds == k.K_FREE) & events["to"].is_in(["cache", "session", "snapshot"]).fill_null(False).to_numpy()
-        self._successors(e, events, np.flatnonzero(frees))
+        kinds, index = e["kind"], self.pools.index
+        e["pool"] = texts(table, "pool").mapped(index, -1)
+        e["pool2"] = texts(table, "to_pool").mapped(index, -1)
+        e["actor"] = self._actors(table)
+        e["key"] = self.keys.encode(texts(table, "key"))
+        e["digest"] = self.digests.encode(texts(table, "digest"))
+        e["ref"] = self.transfers.encode(texts(table, "transfer"))
         e["flags"] |= np.where((kinds == k.K_SHARE) & (e["key"] >= 0), k.F_RECORD, 0)
-        e["key"] = np.where(moving, _ranks(events["writers"]), e["key"])
-        drained = kinds == k.K_DRAINED
-        e["key"] = np.where(drained, _ranks(events.select(pl.concat_list("rank"))["rank"]), e["key"])
-        lease = kinds == k.K_LEASE
-        skew = events["time_ns"].to_numpy() - events["ref_ns"].to_numpy()
-        until = events["until_ns"].fill_null(-1).to_numpy()
-        e["tokens"] = np.where(lease, np.where(until < 0, until, until - skew), e["tokens"])
-        e["tok1"] = np.where(moving & (e["tok0"] < 0), e["tokens"], e["tok1"])
-        e["tok0"] = np.where(moving & (e["tok0"] < 0) & (e["tokens"] >= 0), 0, e["tok0"])
+        paired = (kinds == k.K_COPY) | (kinds == k.K_MOVE)
+        e["pool2"] = np.where(paired & (e["pool2"] < 0), e["pool"], e["pool2"])
+        if np.any(kinds >= k.K_OFFER):
+            self._transfers(e, table)
+        e["ref"] = np.where(kinds >= k.K_OFFER, e["ref"], -1)
+        steps = (kinds == k.K_STEP_BEGIN) | (kinds == k.K_STEP_END)
+        if steps.any():
+            e["ref"] = np.where(steps, numbers(table, "step"), e["ref"])
+        frees = (kinds == k.K_FREE) & texts(table, "to").among(("cache", "session", "snapshot"))
+        self._successors(e, table, np.flatnonzero(frees))
 
-    def _actors(self, events: pl.DataFrame) -> I64:
-        actor = self.actors.of_requests(events)
-        holder = events["holder"]
-        if holder.null_count() < len(holder):
-            rows = np.flatnonzero(holder.is_not_null().to_numpy() & (actor == 0))
-            tenants = events["tenant"]
-            for row in rows.tolist():
-                actor[row] = self.actors.holder(holder[row], self.actors.tenant(tenants[row]))
+    def _transfers(self, e: Columns, table: pa.Table) -> None:
+        """Pools, writers, times and tokens of transfers."""
+        kinds, index = e["kind"], self.pools.index
+        moving = _moving(kinds)
+        e["pool"] = np.where(moving, texts(table, "src_pool").mapped(index, -1), e["pool"])
+        e["pool2"] = np.where(moving, texts(table, "dst_pool").mapped(index, -1), e["pool2"])
+        e["key"] = np.where(moving, _ranks(table, "writers"), e["key"])
+        rank = numbers(table, "rank", _NO_RANK)
+        e["key"] = np.where(kinds == k.K_DRAINED, np.where(rank == _NO_RANK, 0, _bit(rank)), e["key"])
+        skew = numbers(table, "time_ns") - e["time"]
+        until = numbers(table, "until_ns")
+        e["tokens"] = np.where(kinds == k.K_LEASE, np.where(until < 0, until, until - skew), e["tokens"])
+        unplaced = moving & (e["tok0"] < 0)
+        e["tok1"] = np.where(unplaced, e["tokens"], e["tok1"])
+        e["tok0"] = np.where(unplaced & (e["tokens"] >= 0), 0, e["tok0"])
+
+    def _actors(self, table: pa.Table) -> I64:
+        actor = self.actors.of_requests(texts(table, "request"), numbers(table, "incarnation", 0))
+        if column(table, "holder") is not None:
+            holder, tenant = texts(table, "holder"), texts(table, "tenant")
+            said = holder.codes < len(holder.names) - 1
+            for row in np.flatnonzero(said & (actor == 0)).tolist():
+                kind = holder.names[holder.codes[row]] or ""
+                actor[row] = self.actors.holder(kind, self.actors.tenant(tenant.names[tenant.codes[row]]))
         return actor
 
-    def _successors(self, e: Columns, events: pl.DataFrame, rows: npt.NDArray[np.intp]) -> None:
+    def _successors(self, e: Columns, table: pa.Table, rows: npt.NDArray[np.intp]) -> None:
         """`page.free ... to`: the holder, in the tenant of whoever lets go."""
-        if not len(rows):
-            return
-        to = events["to"]
-        for row in rows.tolist():
-            tenant = self.actors.tenant_of(int(e["actor"][row]))
-            e["ref"][row] = self.actors.holder(to[row], tenant)
+        if len(rows):
+            to = texts(table, "to")
+            for row in rows.tolist():
+                tenant = self.actors.tenant_of(int(e["actor"][row]))
+                e["ref"][row] = self.actors.holder(to.names[to.codes[row]] or "", tenant)
 
-    def _lists(self, e: Columns, events: pl.DataFrame, lists: Lists) -> npt.NDArray[np.uint32]:
+    def _lists(self, e: Columns, table: pa.Table, ev: I64, lists: Lists) -> npt.NDArray[np.uint32]:
         """Offsets of all lists; returns the second flat array: both lists of movements, reserved pages, targets."""
         kinds = e["kind"]
-        moving = (kinds == k.K_OFFER) | (kinds == k.K_BEGIN)
-        own = ~moving & (kinds != k.K_POOL)
-        place = events["ev"].to_numpy() - lists.first
-        for column, values in (("p_off", lists.start), ("p_n", lists.length)):
-            e[column] = np.where(own, values[place], 0)
+        moving, pool = _moving(kinds), kinds == k.K_POOL
+        own = ~(moving | pool)
+        place = slice(int(ev[0]) - lists.first, int(ev[0]) - lists.first + len(ev)) if len(ev) else slice(0, 0)
+        e["p_off"] = np.where(own, lists.start[place], 0)
+        e["p_n"] = np.where(own, lists.length[place], 0)
+        nothing = np.zeros(len(kinds), np.int64)
+        e |= dict.fromkeys(("q_off", "q_n", "v_off", "v_n"), nothing)
         second = _Flat(e)
-        second.add("p", events["src_pages"], moving)
-        second.add("p", events["reserved"], kinds == k.K_POOL)
-        second.add("q", events["to_pages"], ~moving)
-        second.add("q", events["dst_pages"], moving)
-        _Flat(e).add("v", events["src_gen"], moving)
+        second.add("p", column(table, "src_pages"), moving)
+        second.add("p", column(table, "reserved"), pool)
+        second.add("q", column(table, "to_pages"), ~moving)
+        second.add("q", column(table, "dst_pages"), moving)
+        _Flat(e).add("v", column(table, "src_gen"), moving)
         return second.values()
 
     def _operations(self, e: Columns) -> None:
@@ -278,12 +287,31 @@ class Encoder:
     def _pairs(self, e: Columns) -> None:
         """Row numbers of (request, pool)."""
         width = len(self.pools.names) + 1
-        for column, pool in (("rp", "pool"), ("rp2", "pool2")):
+        for name, pool in (("rp", "pool"), ("rp2", "pool2")):
             has = (e["actor"] >= 0) & (e[pool] >= 0)
-            keys = e["actor"] * width + e[pool]
-            unique, inverse = np.unique(keys[has], return_inverse=True)
-            rows = np.array([self.pairs.setdefault(key, len(self.pairs)) for key in unique.tolist()], np.int64)
-            e[column][has] = rows[inverse] if len(rows) else 0
+            if has.any():
+                e[name] = np.where(has, self._row_of(e["actor"] * width + e[pool], has), -1)
+
+    def _row_of(self, keys: I64, has: npt.NDArray[np.bool_]) -> I64:
+        """The row of each key that counts (`has`): its own from the first time on that it comes."""
+        if len(self.pairs) != self._noted:  # a state was taken over
+            self._note(np.fromiter(self.pairs, np.int64, len(self.pairs)), 0)
+        self._room(int(keys.max()))
+        met = keys[has]
+        fresh = np.unique(met[self._rows[met] < 0])
+        self.pairs.update(zip(fresh.tolist(), range(self._noted, self._noted + len(fresh)), strict=True))
+        self._note(fresh, self._noted)
+        return self._rows[keys]
+
+    def _note(self, keys: I64, first: int) -> None:
+        self._room(int(keys.max(initial=0)))
+        self._rows[keys] = np.arange(first, first + len(keys))
+        self._noted = first + len(keys)
+
+    def _room(self, key: int) -> None:
+        if key >= len(self._rows):
+            more = np.full(max(key + 1, 2 * len(self._rows)) - len(self._rows), -1, np.int64)
+            self._rows = np.concatenate([self._rows, more])
 
     def _flags(self, e: Columns, ev: I64) -> None:
         kinds = e["kind"]
@@ -300,6 +328,11 @@ class Encoder:
         e["flags"] |= np.where(told, k.F_RECORD, 0)
 
 
+def _moving(kinds: I64) -> npt.NDArray[np.bool_]:
+    moving: npt.NDArray[np.bool_] = (kinds == k.K_OFFER) | (kinds == k.K_BEGIN)
+    return moving
+
+
 class _Flat:
     """Concatenates list columns, each for the events that it belongs to."""
 
@@ -308,17 +341,16 @@ class _Flat:
         self._parts: list[Column] = []
         self._length = 0
 
-    def add(self, name: str, column: pl.Series, where: npt.NDArray[np.bool_]) -> None:
+    def add(self, name: str, lists: pa.ChunkedArray | None, where: npt.NDArray[np.bool_]) -> None:
         """Note offset and length of a list (`name`_off, `name`_n) for the events `where`."""
-        array = column.to_arrow()
-        lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
-        values = array.flatten().to_numpy(zero_copy_only=False)
-        starts = np.cumsum(lengths) - lengths + self._length
-        for suffix, numbers in (("off", starts), ("n", lengths)):
-            self._e[f"{name}_{suffix}"] = np.where(where, numbers, np.maximum(self._e[f"{name}_{suffix}"], 0))
-        if len(values):
-            self._parts.append(values)
-            self._length += len(values)
+        if lists is None:
+            return
+        given = listed(lists)
+        for suffix, values in (("off", given.start + self._length), ("n", given.length)):
+            self._e[f"{name}_{suffix}"] = np.where(where, values, self._e[f"{name}_{suffix}"])
+        if len(given.flat):
+            self._parts.append(given.flat)
+            self._length += len(given.flat)
 
     def values(self) -> npt.NDArray[np.uint32]:
         if not self._parts:
@@ -327,21 +359,19 @@ class _Flat:
         return np.ascontiguousarray(joined, np.uint32)
 
 
-def _mapped(column: pl.Series, codes: dict[str, int], default: int) -> I64:
-    """Codes of a column of few distinct names."""
-    encoded = column.to_arrow().dictionary_encode()
-    parts: Iterable[pa.DictionaryArray] = encoded.chunks if isinstance(encoded, pa.ChunkedArray) else [encoded]
-    out = []
-    for part in parts:
-        names = part.dictionary.to_pylist()
-        table = np.array([codes.get(name, default) for name in names] + [default], np.int64)
-        out.append(table[part.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)])
-    return np.concatenate(out) if out else np.zeros(0, np.int64)
+_NO_RANK = -(1 << 62)
 
 
-def _ranks(column: pl.Series) -> I64:
+def _ranks(table: pa.Table, name: str) -> I64:
     """Lists of ranks as bits; ranks above 61 share the last one."""
-    bit = pl.element().clip(0, 61)
-    bits = column.list.eval(pl.lit(2, pl.Int64).pow(bit.cast(pl.UInt32)).cast(pl.Int64)).list.unique().list.sum()
-    values: I64 = bits.fill_null(0).to_numpy()
-    return values
+    found = column(table, name)
+    if found is None:
+        return np.zeros(table.num_rows, np.int64)
+    given = listed(found)
+    ranked = np.zeros(table.num_rows, np.int64)
+    np.bitwise_or.at(ranked, np.repeat(np.arange(table.num_rows), given.length), _bit(given.flat))
+    return ranked
+
+
+def _bit(rank: Column) -> I64:
+    return np.left_shift(1, np.clip(rank, 0, 61).astype(np.int64))

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
+
+from kvwitness.audit.provenance.arrow import numbers, table_of, texts
 
 I64 = npt.NDArray[np.int64]
 
@@ -24,6 +27,9 @@ def clock_statements(events: pl.LazyFrame) -> pl.LazyFrame:
     said = events.filter(pl.col("event") == "engine.clock")
     return said.select("engine", "time_ns", "offset_s", pl.col("uncertainty_s").cast(pl.Float64))
 
+
+_BEGINS = ("transfer.begin", "transfer.offer")
+_HEARD = (*_BEGINS, "transfer.done", "transfer.failed")
 
 KEYS = ["source", "seq", "time_ns", "event", "transfer", "request", "op"]
 """Event columns that decide the order."""
@@ -62,16 +68,19 @@ class Order:
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
-def replay_order(events: pl.DataFrame, clocks: pl.DataFrame) -> Order:
-    """Find the order of events from their `KEYS` and what sources said of their clocks (`clock_statements`)."""
-    frame = events.with_columns(pl.col("source").fill_null(""))
-    sources = frame["source"].unique(maintain_order=True)
-    codes = _codes(frame["source"], sources)
-    sites = [s.split("/", 1)[0] for s in sources]
-    ref, unc = _reference_time(frame["time_ns"].to_numpy(), clocks, codes, sites)
-    key = _keys(frame, codes, len(sources), ref)
-    rank = np.empty(len(key), np.int64)
-    rank[np.argsort(key, kind="stable")] = np.arange(len(key))
+def replay_order(events: pa.Table, clocks: pl.DataFrame) -> Order:
+    """Find the order of events from their `KEYS` and what sources said of their clocks (`clock_statements`).
+
+    `events` as in `kvwitness.audit.provenance.arrow`.
+    """
+    codes, sources = _sources(events)
+    rows = _by_code(codes, len(sources))
+    sites = [source.split("/", 1)[0] for source in sources]
+    ref, unc = _reference_time(numbers(events, "time_ns"), clocks, rows, sites)
+    key = _keys(events, codes, rows, ref)
+    rank = np.arange(len(key))
+    if np.any(key[1:] < key[:-1]):
+        rank[np.argsort(key, kind="stable")] = np.arange(len(key))
     return Order(rank, ref, unc)
 
 
@@ -93,58 +102,65 @@ def ordered(events: pl.DataFrame, first_ev: int = 0, clocks: pl.DataFrame | None
     `events` has the columns of `kvwitness.audit.trace`; `ev` counts on from `first_ev`. Where the events are a part of
     a longer record, `clocks` are the `clock_statements` of all of it; by default, those among the events.
     """
-    order = replay_order(events, clock_statements(events.lazy()).collect() if clocks is None else clocks)
+    said = clock_statements(events.lazy()).collect() if clocks is None else clocks
+    order = replay_order(table_of(events.select(KEYS)), said)
     return placed(events, order.rank + first_ev, order.ref_ns, order.unc_ns)
 
 
-def _codes(column: pl.Series, values: pl.Series) -> I64:
-    index = pl.DataFrame({"value": values, "code": np.arange(len(values))})
-    joined = pl.DataFrame({"value": column}).join(index, on="value", how="left", maintain_order="left")
-    return joined["code"].to_numpy().astype(np.int64)
+def _sources(events: pa.Table) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """A number for the source of each event, and their names; without a source, it is one of no name."""
+    said = texts(events, "source")
+    names: dict[str, int] = {}
+    table = np.array([names.setdefault(name or "", len(names)) for name in said.names], np.int32)
+    return table[said.codes], list(names)
 
 
 def _reference_time(
-    time: I64, clocks: pl.DataFrame, codes: I64, sites: list[str]
+    time: I64, clocks: pl.DataFrame, rows: list[I64], sites: list[str]
 ) -> tuple[I64, npt.NDArray[np.float64]]:
-    """Time less clock offset, and the uncertainty in force (NaN when the source never stated one)."""
+    """Time less clock offset, and the uncertainty in force (NaN when the source never stated one).
+
+    `rows` and `sites` are those of each source.
+    """
     ref = time.copy()
     unc = np.full(len(time), np.nan)
-    rows = _by_code(codes, len(sites))
     for (engine,), group in clocks.group_by("engine", maintain_order=True):
         group = group.sort("time_ns", maintain_order=True)
         offset = np.round(group["offset_s"].fill_null(0.0).to_numpy() * 1e9).astype(np.int64)
         width = group["uncertainty_s"].to_numpy() * 1e9
-        for code, site in enumerate(sites):
+        for at, site in zip(rows, sites, strict=True):
             if site != engine:
                 continue
-            at = rows[code]
+            if len(group) == 1:
+                ref[at] -= offset[0]
+                unc[at] = width[0]
+                continue
             which = np.clip(np.searchsorted(group["time_ns"].to_numpy(), time[at], side="right") - 1, 0, None)
             ref[at] = time[at] - offset[which]
             unc[at] = width[which]
     return ref, unc
 
 
-def _by_code(codes: I64, n: int) -> list[I64]:
+def _by_code(codes: npt.NDArray[np.int32], n: int) -> list[I64]:
     """The rows of each code, ascending."""
-    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=n))[:-1]) if n else []
+    narrow = codes.astype(np.uint16) if n <= 1 << 16 else codes  # of these, numpy sorts without comparing
+    return np.split(np.argsort(narrow, kind="stable"), np.cumsum(np.bincount(codes, minlength=n))[:-1]) if n else []
 
 
-def _keys(frame: pl.DataFrame, codes: I64, n: int, ref: I64) -> I64:
+def _keys(events: pa.Table, codes: npt.NDArray[np.int32], rows: list[I64], ref: I64) -> I64:
     """Sort keys: reference time, never falling within a source, never before a cause."""
     key = ref.copy()
-    seq = frame["seq"]
-    numbers = seq.fill_null(-1).to_numpy()
+    seq = numbers(events, "seq")
     orders = []
-    for at in _by_code(codes, n):
-        own = numbers[at]
-        if len(own) and own.min() >= 0 and np.any(np.diff(own) < 0):
+    for at in rows:
+        own = seq[at]
+        if len(own) and own.min() >= 0 and np.any(own[1:] < own[:-1]):
             at = at[_in_turn(own, ref[at])]
         orders.append(at)
         key[at] = np.maximum.accumulate(key[at])
-    if n > 1:
-        causes = _causes(frame, codes)
+    if len(rows) > 1:
+        effect, cause = _causes(events, codes)
         for _ in range(PUSHES):
-            effect, cause = causes
             late = key[effect] <= key[cause]
             if not late.any():
                 break
@@ -154,37 +170,45 @@ def _keys(frame: pl.DataFrame, codes: I64, n: int, ref: I64) -> I64:
     return _monotonic_ties(key, orders)
 
 
-def _in_turn(numbers: I64, times: I64) -> I64:
+def _in_turn(seqs: I64, times: I64) -> I64:
     """The order of a source's rows: by `seq`, unless it gives a number to two events (it was restarted, and kept its
     name): then by its own clock, lest its two lives be shuffled into one."""
-    order = np.lexsort((times, numbers))
-    again = (np.diff(numbers[order]) == 0) & (np.diff(times[order]) != 0)
-    return np.lexsort((numbers, times)) if again.any() else np.argsort(numbers, kind="stable")
+    order = np.lexsort((times, seqs))
+    again = (np.diff(seqs[order]) == 0) & (np.diff(times[order]) != 0)
+    return np.lexsort((seqs, times)) if again.any() else np.argsort(seqs, kind="stable")
 
 
 def _monotonic_ties(key: I64, orders: list[I64]) -> I64:
     """Where rows of one source do not stand in `seq` order in the input, equal keys must not undo that order."""
     for at in orders:
-        if np.any(np.diff(at) < 0):
+        if np.any(at[1:] < at[:-1]):
             same = np.diff(key[at], prepend=key[at[0]] - 1) == 0
             key[at] += np.cumsum(same)
             key[at] = np.maximum.accumulate(key[at])
     return key
 
 
-def _causes(frame: pl.DataFrame, codes: I64) -> tuple[I64, I64]:
+def _causes(events: pa.Table, codes: npt.NDArray[np.int32]) -> tuple[I64, I64]:
     """Pairs (effect, cause) of rows in different sources that ids put in order.
 
     What is heard of a transfer elsewhere comes after its begin, a fetch after the offer, and bytes land for a request
     after some transfer for it began.
     """
-    rows = frame.with_columns(pl.Series("code", codes), pl.int_range(len(frame), dtype=pl.Int64).alias("row")).select(
-        "row", "code", "event", "transfer", "request", "op", "time_ns"
+    said = texts(events, "event")
+    none = np.zeros(0, np.int64)
+    if not said.among(_BEGINS).any():
+        return none, none
+    told = np.flatnonzero(said.among(_HEARD) | (said.among(["page.write"]) & texts(events, "op").among(["transfer"])))
+    told_of = {name: texts(events, name) for name in ("event", "transfer", "request", "op")}
+    rows = pl.DataFrame(
+        {
+            "row": told,
+            "code": codes[told].astype(np.int64),
+            **{name: column.named(column.codes[told]) for name, column in told_of.items()},
+        },
+        schema={"row": pl.Int64, "code": pl.Int64} | dict.fromkeys(told_of, pl.String),
     )
-    begins = rows.filter(pl.col("event").is_in(["transfer.begin", "transfer.offer"]))
-    if begins.is_empty():
-        empty = np.zeros(0, np.int64)
-        return empty, empty
+    begins = rows.filter(pl.col("event").is_in(list(_BEGINS)))
     first = begins.sort("event", descending=True, maintain_order=True).unique("transfer", keep="first")
     heard = rows.filter(pl.col("event").is_in(["transfer.begin", "transfer.done", "transfer.failed"])).join(
         first.select("transfer", pl.col("row").alias("cause"), pl.col("code").alias("cause_code")), on="transfer"

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.provenance.arrow import ListColumn, as_numpy, column, listed, numbers, table_of, texts
 from kvwitness.audit.provenance.kernel import layout as k
 
 PLACED_KINDS = ("kv", "draft", "index")
 """Kinds of pool whose pages stand in token order; state slots, host tiers and encoder entries do not."""
+
+I64 = npt.NDArray[np.int64]
 
 MAX_PAGES = 1 << 28
 """Page numbers are physical and dense; a larger one is a mistake in the trace, not a pool."""
@@ -48,30 +52,63 @@ class Pools:
         return {name: n for n, name in enumerate(self.names)}
 
 
-def pool_use(events: pl.DataFrame) -> pl.DataFrame:
+_NAMED = (
+    ("pool", "pages"),
+    ("pool", "reserved"),
+    ("to_pool", "to_pages"),
+    ("src_pool", "src_pages"),
+    ("dst_pool", "dst_pages"),
+)
+"""Columns that name a pool, and those with page numbers of it."""
+
+
+def pool_use(events: pl.DataFrame | pa.Table) -> pl.DataFrame:
     """What events say of pools without being `engine.pool`: one row per pool, source and kind of event.
 
-    Columns of pools and their page lists may be left out where no event has them.
+    `events` in a frame, or as in `kvwitness.audit.provenance.arrow`; columns that no event has may be left out.
     Columns: pool, source, event, last (highest page number), guess (positions per page that writes imply).
     """
-    n = pl.col("pages").list.len().cast(pl.Int64)
-    implied = (pl.col("tok_end") - pl.col("tok_first") + n - 1) // n
-    guess = pl.when((pl.col("event") == "page.write") & (n > 0)).then(implied)
-    named = [
-        events.lazy().select("source", "event", pool=pl.col(pool), last=pl.Series(highest(events[pages])), guess=guess)
-        for pool, pages in (
-            ("pool", "pages"),
-            ("pool", "reserved"),
-            ("to_pool", "to_pages"),
-            ("src_pool", "src_pages"),
-            ("dst_pool", "dst_pages"),
+    table = table_of(events)
+    source, event = texts(table, "source"), texts(table, "event")
+    who = source.codes.astype(np.int64) * len(event.names) + event.codes
+    width = len(source.names) * len(event.names)
+    lists = {pages: listed(found) for _, pages in _NAMED if (found := column(table, pages)) is not None}
+    guess = _implied(table, event.among(["page.write"]), lists.get("pages"))
+    parts = [joined_use([])]
+    for name, pages in _NAMED:
+        pool = texts(table, name)
+        if len(pool.names) == 1 or (pages == "reserved" and pages not in lists):
+            continue
+        last = highest(lists[pages]) if pages in lists else np.full(table.num_rows, -1)
+        rows = pl.DataFrame({"key": pool.codes.astype(np.int64) * width + who, "last": last, "guess": guess})
+        most = rows.filter(pl.col("key") < (len(pool.names) - 1) * width).group_by("key").agg(pl.all().max())
+        key = most["key"].to_numpy()
+        parts.append(
+            pl.DataFrame(
+                {
+                    "pool": pool.named(key // width),
+                    "source": source.named(key % width // len(event.names)),
+                    "event": event.named(key % len(event.names)),
+                    "last": most["last"].replace(-1, None),
+                    "guess": most["guess"].replace(-1, None),
+                },
+                schema=parts[0].schema,
+            )
         )
-        if pool in events.columns and pages in events.columns
-    ]
-    if not named:
-        return joined_use([])
-    rows = pl.concat(named).filter(pl.col("pool").is_not_null())
-    return rows.group_by(USE_KEY).agg(pl.col("last", "guess").max()).sort(USE_KEY).collect()
+    return joined_use(parts)
+
+
+def _implied(table: pa.Table, writes: npt.NDArray[np.bool_], pages: ListColumn | None) -> I64:
+    """Positions per page that each write implies; -1 for what is none, or does not say."""
+    guess = np.full(table.num_rows, -1)
+    first, end = column(table, "tok_first"), column(table, "tok_end")
+    if first is None or end is None or pages is None:
+        return guess
+    n = pages.length
+    said = np.flatnonzero(writes & (n > 0) & as_numpy(first.is_valid()) & as_numpy(end.is_valid()))
+    span = numbers(table, "tok_end")[said] - numbers(table, "tok_first")[said]
+    guess[said] = (span + n[said] - 1) // n[said]
+    return guess
 
 
 def joined_use(parts: list[pl.DataFrame]) -> pl.DataFrame:
@@ -80,16 +117,17 @@ def joined_use(parts: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat([empty, *parts]).group_by(USE_KEY).agg(pl.col("last", "guess").max()).sort(USE_KEY)
 
 
-def highest(lists: pl.Series) -> pl.Series:
-    """The highest number in each list; null for one without."""
-    array = lists.to_arrow()
-    lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-    some = np.flatnonzero(lengths)
-    most = np.full(len(lists), -1, np.int64)
-    if len(some):
-        values = array.flatten().to_numpy(zero_copy_only=False)
-        most[some] = np.maximum.reduceat(values, (np.cumsum(lengths) - lengths)[some])
-    return pl.Series("last", most).replace(-1, None)
+def highest(lists: ListColumn) -> I64:
+    """The highest number in each list; -1 for one without."""
+    most = np.full(len(lists.length), -1)
+    single = lists.length == 1
+    most[single] = lists.flat[lists.start[single]]
+    more = np.flatnonzero(lists.length > 1)
+    if len(more):
+        bounds = np.stack([lists.start[more], lists.start[more] + lists.length[more]], axis=1).reshape(-1)
+        bounds = bounds[:-1] if bounds[-1] == len(lists.flat) else bounds
+        most[more] = np.maximum.reduceat(lists.flat, bounds)[::2]
+    return most
 
 
 def pools_of(use: pl.DataFrame, events: pl.LazyFrame) -> Pools:

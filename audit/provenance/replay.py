@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from kvwitness.audit.provenance import reclaim
+from kvwitness.audit.provenance.arrow import table_of
 from kvwitness.audit.provenance.encode import Encoded, Encoder, Lists
 from kvwitness.audit.provenance.kernel import layout as k
 from kvwitness.audit.provenance.kernel import run as interpreted
@@ -90,12 +91,16 @@ class Replay:
         """Pages touched by events so far."""
         return self.world.counted("page_events")
 
-    def feed(self, events: pl.DataFrame, lists: Lists) -> None:
-        """Replay events in replay order (columns `encode.COLUMNS`); `lists` are their page lists, or those of more."""
-        for start in range(0, len(events), BATCH_ROWS):
-            part = events.slice(start, BATCH_ROWS)
-            self.replay(self.encoder.encode(part, lists))
-            self.reclaim(int(part["ref_ns"][-1]))
+    def feed(self, events: pl.DataFrame | pa.Table, lists: Lists) -> None:
+        """Replay events in replay order (columns `encode.COLUMNS`); `lists` are their page lists, or those of more.
+
+        In a frame, or as in `kvwitness.audit.provenance.arrow`.
+        """
+        table = table_of(events)
+        for start in range(0, table.num_rows, BATCH_ROWS):
+            batch = self.encoder.encode(table.slice(start, BATCH_ROWS), lists)
+            self.replay(batch)
+            self.reclaim(int(batch.columns["time"][-1]))
 
     def replay(self, batch: Encoded) -> None:
         """Replay an encoded batch."""
