@@ -194,10 +194,12 @@ def gaps(events: pl.LazyFrame, rejected: pl.DataFrame | None = None) -> pl.DataF
     """
     opening = pl.col("prev_ev").is_null() & (pl.col("seq") > 1)
     step = pl.col("seq") - pl.col("prev_seq")
-    says = pl.col("event") == "telemetry.gap"
-    turns = in_turn(events, ["seq", "event", "from_seq", "to_seq", "dropped"])
+    said = events.filter(pl.col("event") == "telemetry.gap").select("ev", "from_seq", "to_seq", "dropped").collect()
+    says = pl.col("ev").is_in(said["ev"].to_list())
+    turns = in_turn(events, ["seq"], before=["seq"])
     steps = pl.concat(turn.filter(opening | (step > 1) | (step <= 0) | says) for turn in turns)
-    kept = steps.with_columns(declares=says)
+    kept = steps.join(said.with_columns(declares=pl.lit(True)), on="ev", how="left", maintain_order="left")
+    kept = kept.with_columns(pl.col("declares").fill_null(False))
     holes = _holes(kept)
     declared = _declared(kept, holes)
     covered = declared.select("source", "before_ev", "after_ev")

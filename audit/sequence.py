@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from kvwitness.audit.arrivals import TEXTS, Piece, new_pieces, opened, picked
 from kvwitness.audit.provenance.arrow import column, numbers, texts
 from kvwitness.audit.provenance.encode import Lists
-from kvwitness.audit.provenance.order import KEYS, Order, clock_statements, replay_order
+from kvwitness.audit.provenance.order import BEGINS, IDS, KEYS, Order, clock_statements, replay_order
 from kvwitness.audit.provenance.pools import joined_use, pool_use
 from kvwitness.audit.rules.model import LISTED_APART
 from kvwitness.audit.store import Store
@@ -272,12 +272,21 @@ def _stretches(pieces: list[Piece], clocks: pl.DataFrame) -> Iterator[tuple[I64,
     if not count:
         return
     if count <= WHOLE_ROWS:
-        yield np.arange(count), replay_order(_together(p.read(KEYS) for p in pieces), clocks)
+        yield np.arange(count), replay_order(_keys(pieces), clocks)
         return
     at = np.concatenate([_corrected(piece, clocks) for piece in pieces])
     for low, high in _cuts(at):
         rows = np.flatnonzero((at >= low) & (at < high))
-        yield rows, replay_order(_together(p.read(KEYS) for p in picked(pieces, rows)), clocks)
+        yield rows, replay_order(_keys(picked(pieces, rows)), clocks)
+
+
+def _keys(pieces: list[Piece]) -> pa.Table:
+    """What decides the order of pieces below each other: without the ids of transfers where there are none."""
+    plain = [name for name in KEYS if name not in IDS]
+    tables = [piece.read(plain) for piece in pieces]
+    if any(texts(table, "event").among(BEGINS).any() for table in tables):
+        tables = [piece.read(KEYS) for piece in pieces]
+    return _together(tables)
 
 
 def _together(tables: Iterable[pa.Table]) -> pa.Table:
@@ -348,7 +357,8 @@ class _Unfinished:
         self._path = directory / f"part-{first:012d}-{os.urandom(4).hex()}.parquet"
         self._first, self._rows, self._missing = first, rows, rows
         self._tables: list[pa.Table] = []
-        self._use, self._orders, self._touched = [joined_use([])], [Order.of_nothing()], 0
+        self._use: list[pl.DataFrame] = []
+        self._orders, self._touched = [Order.of_nothing()], 0
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._lists = pa.ipc.new_file(str(staged(lists_of(self._path))), _LISTS, options=options)
         if not rows:
@@ -360,12 +370,7 @@ class _Unfinished:
         self._lists.write_table(pa.table([pa.array(order.rank), pages], schema=_LISTS))
         self._use.append(pool_use(table))
         self._touched += pc.sum(pc.list_value_length(pages)).as_py() or 0
-        kept = np.flatnonzero(~texts(table, "event").among(LISTED_APART))
-        place = np.zeros(len(table), np.int64)
-        place[kept] = np.arange(len(kept))
-        apart = np.ones(len(table), np.bool_)
-        apart[kept] = False
-        few = pages.combine_chunks().take(pa.array(kept)).take(pa.array(place, mask=apart))
+        few = _only(pages, ~texts(table, "event").among(LISTED_APART))
         self._tables.append(table.set_column(table.schema.get_field_index("pages"), "pages", few))
         self._orders.append(order)
         self._missing -= len(table)
@@ -382,6 +387,17 @@ class _Unfinished:
         highest = int(order.ref_ns.max(initial=0))
         self.finished = Part(self._path.name, self._rows, self._first, highest, self._touched)
         del self._tables, self._orders
+
+
+def _only(lists: pa.ChunkedArray, where: npt.NDArray[np.bool_]) -> pa.Array:
+    """The lists of some rows, null in all others."""
+    kept = np.flatnonzero(where)
+    some = lists.take(pa.array(kept))
+    if some.null_count == len(kept):
+        return pa.nulls(len(lists), lists.type)
+    place = np.zeros(len(where), np.int64)
+    place[kept] = np.arange(len(kept))
+    return some.combine_chunks().take(pa.array(place, mask=~where))
 
 
 def _placed(table: pa.Table, order: Order) -> pa.Table:

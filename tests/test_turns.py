@@ -22,4 +22,4 @@ def test_stretches_say_what_one_piece_says(
     named = events.filter(pl.col("source").is_not_null())
     expected = named.with_columns(pl.col("ev", "seq").shift().over("source").name.prefix("prev_"))
     monkeypatch.setattr(turns, "AT_ONCE", at_once)
-    assert pl.concat(turns.in_turn(events.lazy(), ["seq"])).equals(expected)
+    assert pl.concat(turns.in_turn(events.lazy(), ["seq"], before=["seq"])).equals(expected)

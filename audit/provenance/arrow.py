@@ -64,7 +64,8 @@ def texts(table: pa.Table, name: str) -> Texts:
     found = (found if pa.types.is_dictionary(found.type) else found.dictionary_encode()).unify_dictionaries()
     chunks = found.chunks
     names = chunks[0].dictionary.to_pylist()
-    codes = [chunk.indices.fill_null(len(names)).to_numpy(zero_copy_only=False) for chunk in chunks]
+    whole = not found.null_count
+    codes = [(c.indices if whole else c.indices.fill_null(len(names))).to_numpy(zero_copy_only=False) for c in chunks]
     return Texts((codes[0] if len(codes) == 1 else np.concatenate(codes)).astype(np.int32, copy=False), [*names, None])
 
 
@@ -101,7 +102,8 @@ def listed(found: pa.ChunkedArray | pa.Array) -> ListColumn:
     """The lists of a column, as flat numbers."""
     chunks = found.chunks if isinstance(found, pa.ChunkedArray) else [found]
     flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in chunks]
-    each = [pc.fill_null(pc.list_value_length(chunk), 0).to_numpy().astype(np.int64) for chunk in chunks]
+    widths = [pc.list_value_length(chunk) for chunk in chunks]
+    each = [(w.fill_null(0) if w.null_count else w).to_numpy().astype(np.int64) for w in widths]
     length = each[0] if len(each) == 1 else np.concatenate([*each, np.zeros(0, np.int64)])
     joined = (
         flat[0] if len(flat) == 1 else np.concatenate([*flat, np.zeros(0, found.type.value_type.to_pandas_dtype())])

@@ -28,11 +28,13 @@ def clock_statements(events: pl.LazyFrame) -> pl.LazyFrame:
     return said.select("engine", "time_ns", "offset_s", pl.col("uncertainty_s").cast(pl.Float64))
 
 
-_BEGINS = ("transfer.begin", "transfer.offer")
-_HEARD = (*_BEGINS, "transfer.done", "transfer.failed")
+BEGINS = ("transfer.begin", "transfer.offer")
+"""Events without which nothing is known to come after an event of another source."""
+_HEARD = (*BEGINS, "transfer.done", "transfer.failed")
 
-KEYS = ["source", "seq", "time_ns", "event", "transfer", "request", "op"]
-"""Event columns that decide the order."""
+IDS = ("transfer", "request", "op")
+KEYS = ["source", "seq", "time_ns", "event", *IDS]
+"""Event columns that decide the order; `IDS` only where there are `BEGINS`."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def _causes(events: pa.Table, codes: npt.NDArray[np.int32]) -> tuple[I64, I64]:
     """
     said = texts(events, "event")
     none = np.zeros(0, np.int64)
-    if not said.among(_BEGINS).any():
+    if not said.among(BEGINS).any():
         return none, none
     told = np.flatnonzero(said.among(_HEARD) | (said.among(["page.write"]) & texts(events, "op").among(["transfer"])))
     told_of = {name: texts(events, name) for name in ("event", "transfer", "request", "op")}
@@ -208,7 +210,7 @@ def _causes(events: pa.Table, codes: npt.NDArray[np.int32]) -> tuple[I64, I64]:
         },
         schema={"row": pl.Int64, "code": pl.Int64} | dict.fromkeys(told_of, pl.String),
     )
-    begins = rows.filter(pl.col("event").is_in(list(_BEGINS)))
+    begins = rows.filter(pl.col("event").is_in(list(BEGINS)))
     first = begins.sort("event", descending=True, maintain_order=True).unique("transfer", keep="first")
     heard = rows.filter(pl.col("event").is_in(["transfer.begin", "transfer.done", "transfer.failed"])).join(
         first.select("transfer", pl.col("row").alias("cause"), pl.col("code").alias("cause_code")), on="transfer"

@@ -37,6 +37,7 @@ PAGE_EVENTS = [
 
 
 USE_KEY = ["pool", "source", "event"]
+_USE = dict.fromkeys(USE_KEY, pl.String) | {"last": pl.Int64, "guess": pl.Int64}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def pool_use(events: pl.DataFrame | pa.Table) -> pl.DataFrame:
     width = len(source.names) * len(event.names)
     lists = {pages: listed(found) for _, pages in _NAMED if (found := column(table, pages)) is not None}
     guess = _implied(table, event.among(["page.write"]), lists.get("pages"))
-    parts = [joined_use([])]
+    parts = []
     for name, pages in _NAMED:
         pool = texts(table, name)
         if len(pool.names) == 1 or (pages == "reserved" and pages not in lists):
@@ -92,10 +93,10 @@ def pool_use(events: pl.DataFrame | pa.Table) -> pl.DataFrame:
                     "last": most["last"].replace(-1, None),
                     "guess": most["guess"].replace(-1, None),
                 },
-                schema=parts[0].schema,
+                schema=_USE,
             )
         )
-    return joined_use(parts)
+    return parts[0].sort(USE_KEY) if len(parts) == 1 else joined_use(parts)
 
 
 def _implied(table: pa.Table, writes: npt.NDArray[np.bool_], pages: ListColumn | None) -> I64:
@@ -113,8 +114,12 @@ def _implied(table: pa.Table, writes: npt.NDArray[np.bool_], pages: ListColumn |
 
 def joined_use(parts: list[pl.DataFrame]) -> pl.DataFrame:
     """`pool_use` of a whole from that of its parts."""
-    empty = pl.DataFrame(schema=dict.fromkeys(USE_KEY, pl.String) | {"last": pl.Int64, "guess": pl.Int64})
-    return pl.concat([empty, *parts]).group_by(USE_KEY).agg(pl.col("last", "guess").max()).sort(USE_KEY)
+    return (
+        pl.concat([pl.DataFrame(schema=_USE), *parts])
+        .group_by(USE_KEY)
+        .agg(pl.col("last", "guess").max())
+        .sort(USE_KEY)
+    )
 
 
 def highest(lists: ListColumn) -> I64:

@@ -21,7 +21,7 @@ def query(context: Context, settings: Settings) -> pl.DataFrame:
         turn.group_by("source", maintain_order=True).agg(
             n=pl.len(), first=at.min(), last=at.max(), pause=pause.max(), ev=pl.col("ev").last()
         )
-        for turn in in_turn(context.events, ["ref_ns"])
+        for turn in in_turn(context.events, ["ref_ns"], before=["ref_ns"])
     )
     known = told.group_by("source", maintain_order=True).agg(
         pl.col("n").sum(), pl.col("first").min(), pl.col("last", "pause").max(), evs=pl.col("ev").tail(1)
