@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from kvwitness.audit import incidents, relations
+from kvwitness.audit.acts import acts_of
 from kvwitness.audit.provenance.actors import Actors
 from kvwitness.audit.provenance.choice import compiled_for
 from kvwitness.audit.provenance.encode import COLUMNS, Encoder, Lists
@@ -97,6 +98,7 @@ class Ground:
     horizon_ns: int
     encoder: Encoder
     overrides: Mapping[str, Mapping[str, float | int | str]]
+    acts: pl.LazyFrame
 
     @classmethod
     def of(
@@ -106,14 +108,16 @@ class Ground:
         use: pl.DataFrame,
         overrides: Mapping[str, Mapping[str, float | int | str]],
         rejected: pl.DataFrame | None = None,
+        acts: pl.LazyFrame | None = None,
     ) -> Ground:
-        """Relations, pools and numbers for a trace in replay order; `use` is `pool_use` of all of it."""
-        requests = relations.requests(events)
+        """Relations, pools and numbers for a trace in replay order; `use` is `pool_use` of all of it, as `acts` are."""
+        acts = acts_of(events).collect().lazy() if acts is None else acts
+        requests = relations.requests(events, acts)
         gaps = relations.gaps(events, rejected)
         lost = gaps.filter(pl.col("reason") != "midlife")
         losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
         actors = Actors(requests, holder_numbers(events))
-        sources = sources_of(events)
+        sources = sources_of(acts)
         landings = events.filter((pl.col("event") == "page.write") & (pl.col("op") == "transfer"))
         writers = {sources.index(source) for source in sources_of(landings)}
         encoder = Encoder(
@@ -124,8 +128,8 @@ class Ground:
             read_on=frozenset(ended_later(events, page_events)),
             transfer_writers=writers,
         )
-        horizon = events.select(pl.col("ref_ns").max()).collect().item() or 0
-        return cls(events, page_events, requests, gaps, horizon, encoder, overrides)
+        horizon = acts.select(pl.col("last_ns").max()).collect().item() or 0
+        return cls(events, page_events, requests, gaps, horizon, encoder, overrides, acts)
 
     def replay(self, page_events: int) -> Replay:
         """A replay that has seen nothing yet, in the form that suits so many page events."""
@@ -134,7 +138,8 @@ class Ground:
     def context(self, facts: pl.DataFrame) -> Context:
         """What rules look at, given the facts of the replay in its own numbers."""
         told = named(facts, self.encoder.actors, self.encoder.pools)
-        return Context(self.events, self.page_events, self.requests, self.gaps, told, self.horizon_ns, self.overrides)
+        known = (self.requests, self.gaps, told, self.horizon_ns, self.overrides)
+        return Context(self.events, self.page_events, *known, counted=self.acts)
 
 
 def holder_numbers(events: pl.LazyFrame) -> int:
@@ -201,7 +206,7 @@ def _with_seqs(context: Context, findings: pl.DataFrame) -> pl.DataFrame:
 
 def _undecided(context: Context, rules: Iterable[Rule]) -> pl.DataFrame:
     """Rules that need a kind of event of which the record has none."""
-    kinds = set(context.events.select("event").unique().collect()["event"].to_list())
+    kinds = set(context.acts.select("event").unique().collect()["event"].to_list())
     rows = [(rule.id, ", ".join(k for k in rule.needs if k not in kinds)) for rule in rules]
     missing = [(rule, kinds) for rule, kinds in rows if kinds]
     return pl.DataFrame(missing, schema={"rule": pl.String, "missing": pl.String}, orient="row")

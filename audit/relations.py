@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from kvwitness.audit.acts import acts_of
 from kvwitness.audit.turns import in_turn
 
 KEY = ["request", "incarnation"]
@@ -94,14 +95,16 @@ def trust(events: pl.LazyFrame) -> pl.Expr:
     return pl.when(is_gateway).then(0).when(site.str.starts_with("client")).then(2).otherwise(1)
 
 
-def requests(events: pl.LazyFrame) -> pl.DataFrame:
+def requests(events: pl.LazyFrame, acts: pl.LazyFrame | None = None) -> pl.DataFrame:
     """One row per (request, incarnation) in `REQUEST_SCHEMA`, in the order of their first events.
 
     Requests that only page events name are rows too. Two sources that record one reception give one row; so
-    do two receptions that clash, in which case `tenants` holds all that were named.
+    do two receptions that clash, in which case `tenants` holds all that were named. `acts` are those of the events,
+    where they have been counted.
     """
     named = keyed(events)
-    spans = named.group_by(KEY).agg(first_ev=pl.col("ev").min(), last_ev=pl.col("ev").max())
+    told = keyed(acts_of(events) if acts is None else acts)
+    spans = told.group_by(KEY).agg(pl.col("first_ev").min(), pl.col("last_ev").max())
     parts = [
         _tenants(named),
         _received(named, trust(events)),

@@ -68,7 +68,8 @@ def audit_store(
         progress("ordering events", 0.0)
         with store.reading():
             sequence = bring_up_to_date(store, directory, prepare_for)
-        ground = Ground.of(sequence.scan(), sequence.scan_pages(), sequence.use(), judged_by.overrides, refused(store))
+        told = (sequence.use(), judged_by.overrides, refused(store), sequence.acts())
+        ground = Ground.of(sequence.scan(), sequence.scan_pages(), *told)
         facts, page_events = _replayed(sequence, ground, progress)
         context = ground.context(facts)
         judgement = conclude(context, page_events, sequence.rows, progress=progress)
@@ -120,7 +121,7 @@ def _replayed(sequence: Sequence, ground: Ground, progress: Progress) -> tuple[p
         if _state_kept(sequence, start + number):
             checkpoint.save(replay, _state(sequence, part))
         known.append(facts)
-        pa.default_memory_pool().release_unused()  # else it keeps what the part's page lists took
+    pa.default_memory_pool().release_unused()  # else it keeps what the parts' page lists took
     replay.orphans(ground.horizon_ns, max(0, sequence.rows - 1))
     _tidy(sequence)
     return pl.concat([*known, replay.take_facts()]), replay.page_events

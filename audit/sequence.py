@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kvwitness.audit import acts
 from kvwitness.audit.arrivals import TEXTS, Piece, new_pieces, opened, picked
 from kvwitness.audit.provenance.arrow import column, numbers, texts
 from kvwitness.audit.provenance.encode import Lists
@@ -76,7 +77,7 @@ _ALWAYS = ["time_ns", "event", "source", "seq", "pages", "tok_first", "tok_end"]
 _STATE = "sequence.json"
 _VERSION = 3
 """Of what a part holds; parts of another version are made anew. The second has the place of arrival of each event, the
-third keeps texts as numbers into a dictionary throughout."""
+third keeps texts as numbers into a dictionary throughout, and has acts."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,11 @@ class Sequence:
         """`pool_use` of the whole sequence."""
         return pl.concat([pl.read_parquet(use_of(self.path(p)), glob=False) for p in self.parts])
 
+    def acts(self) -> pl.LazyFrame:
+        """The acts of the whole sequence, lazily."""
+        files = [acts_of(self.path(p)) for p in self.parts]
+        return pl.scan_parquet(files, schema=acts.SCHEMA, glob=False)
+
     @property
     def page_events(self) -> int:
         """Pages that all events touch."""
@@ -166,6 +172,11 @@ def _read_lists(part: Path) -> pa.Table:
 def use_of(part: Path) -> Path:
     """Where `pool_use` of a part lies."""
     return part.with_suffix(".use.parquet")
+
+
+def acts_of(part: Path) -> Path:
+    """Where the acts of a part lie (see `kvwitness.audit.acts`)."""
+    return part.with_suffix(".acts.parquet")
 
 
 def bring_up_to_date(store: Store, directory: Path, coming: Callable[[int], None] = lambda pages: None) -> Sequence:
@@ -339,7 +350,7 @@ def _add_parts(directory: Path, pieces: list[Piece], order: Order, made: list[Pa
             parts[number].add(_some(table, rows), placed_at.of(rows, -first))
         start += piece.rows
         del table
-        pa.default_memory_pool().release_unused()  # else it keeps several times what a piece takes
+    pa.default_memory_pool().release_unused()  # else it keeps several times what a piece takes
     made.extend(part.finished for part in parts)
 
 
@@ -358,6 +369,7 @@ class _Unfinished:
         self._first, self._rows, self._missing = first, rows, rows
         self._tables: list[pa.Table] = []
         self._use: list[pl.DataFrame] = []
+        self._acts: list[pl.DataFrame] = []
         self._orders, self._touched = [Order.of_nothing()], 0
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._lists = pa.ipc.new_file(str(staged(lists_of(self._path))), _LISTS, options=options)
@@ -369,6 +381,7 @@ class _Unfinished:
         pages = table["pages"]
         self._lists.write_table(pa.table([pa.array(order.rank), pages], schema=_LISTS))
         self._use.append(pool_use(table))
+        self._acts.append(acts.counted(table, order.rank, order.ref_ns))
         self._touched += pc.sum(pc.list_value_length(pages)).as_py() or 0
         few = _only(pages, ~texts(table, "event").among(LISTED_APART))
         self._tables.append(table.set_column(table.schema.get_field_index("pages"), "pages", few))
@@ -380,8 +393,10 @@ class _Unfinished:
     def _finish(self) -> None:
         self._lists.close()
         staged(lists_of(self._path)).rename(lists_of(self._path))
-        joined_use(self._use).write_parquet(staged(use_of(self._path)))
-        staged(use_of(self._path)).rename(use_of(self._path))
+        done = pl.concat([pl.DataFrame(schema=acts.SCHEMA), *self._acts])
+        for path, frame in ((use_of(self._path), joined_use(self._use)), (acts_of(self._path), done)):
+            frame.write_parquet(staged(path))
+            staged(path).rename(path)
         order = Order.joined(self._orders)
         _keep(self._path, _placed(_together(self._tables or [_NO_EVENTS]), order))
         highest = int(order.ref_ns.max(initial=0))
@@ -392,7 +407,7 @@ class _Unfinished:
 def _only(lists: pa.ChunkedArray, where: npt.NDArray[np.bool_]) -> pa.Array:
     """The lists of some rows, null in all others."""
     kept = np.flatnonzero(where)
-    some = lists.take(pa.array(kept))
+    some = lists.filter(pa.array(where))
     if some.null_count == len(kept):
         return pa.nulls(len(lists), lists.type)
     place = np.zeros(len(where), np.int64)
@@ -445,7 +460,7 @@ def _keep(path: Path, table: pa.Table) -> None:
 
 
 def _files(part: Path) -> tuple[Path, ...]:
-    return part, lists_of(part), use_of(part)
+    return part, lists_of(part), use_of(part), acts_of(part)
 
 
 def _load(directory: Path) -> tuple[dict[str, int], list[Part]]:

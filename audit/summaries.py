@@ -54,10 +54,10 @@ def _limits_met(context: Context) -> pl.DataFrame:
     limits = announced.select("ev", engine=engine, limit_tokens="input_limit_tokens").sort("ev").collect()
     site = pl.col("source").str.split("/").list.first()
     where = pl.coalesce(pl.col("pool").str.split("/").list.first(), site)
-    acts = keyed(context.events.filter(pl.col("event").is_in(list(_ACTS))))
+    acts = keyed(context.acts.filter(pl.col("event").is_in(list(_ACTS))))
     # The begin of a transfer is recorded by the side that sends; its pages are those of the other.
     acting = pl.when(pl.col("event") == "page.alloc").then(where).otherwise(site)
-    met = acts.group_by(*KEY, engine=acting).agg(pl.col("ev").min()).sort("ev").collect()
+    met = acts.group_by(*KEY, engine=acting).agg(ev=pl.col("first_ev").min()).sort("ev").collect()
     dated = met.join_asof(limits, on="ev", by="engine", check_sortedness=False).drop_nulls("limit_tokens")
     return (
         dated.sort("limit_tokens", "engine")
@@ -69,7 +69,7 @@ def _limits_met(context: Context) -> pl.DataFrame:
 def _kinds(context: Context) -> pl.DataFrame:
     """How many events of each kind came from each source, about each pool, and when."""
     pool = pl.coalesce("pool", "dst_pool")
-    rows = context.events.group_by("source", "event", pool=pool).agg(
-        events=pl.len().cast(pl.Int64), first_ns=pl.col("ref_ns").min(), last_ns=pl.col("ref_ns").max()
+    rows = context.acts.group_by("source", "event", pool=pool).agg(
+        pl.col("events").sum(), pl.col("first_ns").min(), pl.col("last_ns").max()
     )
     return rows.with_columns(pl.col("source").fill_null("")).sort("source", "pool", "event").collect()

@@ -65,7 +65,7 @@ def save(replay: Replay, path: Path) -> None:
         table = world.counters if name == "count" else getattr(world, name)
         used = 1 if name == "count" else world.used(name)
         for column in dtype.names or ():
-            arrays[f"{name}.{column}"] = tables.column(table, column, used)
+            arrays[f"{name}.{column}"] = tables.kept(table, column, used)
     arrays["tainted"] = tables.column(replay.world.actors, "tainted")
     arrays["gap_ev"] = tables.column(replay.world.pools, "gap_ev")
     arrays["keys"] = replay.world.keys

@@ -69,7 +69,7 @@ def params(
 def serving(context: Context) -> pl.DataFrame:
     """request, incarnation, engine: the engines that gave each request pages; else the one that answered it, else
     whoever recorded the answer."""
-    given = keyed(context.events.filter(pl.col("event") == "page.alloc"))
+    given = keyed(context.acts.filter(pl.col("event") == "page.alloc"))
     by_pages = given.select(*KEY, engine=acting_engine(context)).unique().collect()
     answered = keyed(context.events.filter(pl.col("event") == "request.finished"))
     named = answered.select(*KEY, engine=pl.coalesce("answered_by", "site")).unique(KEY, keep="last").collect()

@@ -118,8 +118,8 @@ def _engines(context: Context) -> list[_Engine]:
         .sort("ref_ns", "ev")
         .collect()
     )
-    pages = context.events.filter(pl.col("event").is_in(SERVICE))
-    first = pages.group_by(engine=acting_engine(context)).agg(pl.col("ref_ns").min()).collect()
+    pages = context.acts.filter(pl.col("event").is_in(SERVICE))
+    first = pages.group_by(engine=acting_engine(context)).agg(pl.col("first_ns").min()).collect()
     watched: dict[str, int] = dict(first.drop_nulls().iter_rows())
     out = []
     for (name,), own in said.group_by("engine", maintain_order=True):

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import polars as pl
 
+from kvwitness.audit.acts import acts_of
+
 
 class Verdict(StrEnum):
     """What a finding, an incident or a request was judged to be; strongest first."""
@@ -103,8 +105,18 @@ class Context:
     """Reference time of the last event: "until now" for bounds such as an orphan's age."""
     overrides: Mapping[str, Mapping[str, float | int | str]] = field(default_factory=dict)
     """Rule id -> parameter -> value, from configuration."""
+    counted: pl.LazyFrame | None = field(default=None, repr=False)
+    """`acts`, where they have been counted already."""
     memo: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
     """Frames that several rules derive from the events, by name; see `once`."""
+
+    @property
+    def acts(self) -> pl.LazyFrame:
+        """The events counted by kind, source, pool and request (see `kvwitness.audit.acts`): of a long record much
+        quicker to ask than `events`. A key may come more than once."""
+        if self.counted is not None:
+            return self.counted
+        return self.once("acts", lambda: acts_of(self.events).collect()).lazy()
 
     def once(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         """The frame of that name, made when it is first asked for."""

@@ -16,8 +16,8 @@ ID = "near-limit-successes"
 
 def _successes(context: Context, share: float) -> pl.DataFrame:
     """Answered requests per engine that gave them pages or may have, and whether they came near its limit in force."""
-    given = keyed(context.events.filter(pl.col("event") == "page.alloc"))
-    served = given.group_by(*KEY, engine=acting_engine(context)).agg(ev=pl.col("ev").min()).sort("ev")
+    given = keyed(context.acts.filter(pl.col("event") == "page.alloc"))
+    served = given.group_by(*KEY, engine=acting_engine(context)).agg(ev=pl.col("first_ev").min()).sort("ev")
     limits = (
         context.events.filter((pl.col("event") == "engine.limits") & pl.col("input_limit_tokens").is_not_null())
         .select(engine=site_of("engine"), at="ev", limit="input_limit_tokens")

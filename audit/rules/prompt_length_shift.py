@@ -26,7 +26,7 @@ def _lengths(context: Context) -> pl.DataFrame:
     columns = ["tenant", "engine", "model", "bucket", "received_ns", "received_ev"]
     none = pl.lit(None, pl.String)
     by_tenant = measured.filter(pl.col("tenant").is_not_null()).with_columns(engine=none)
-    given = keyed(context.events.filter(pl.col("event") == "page.alloc"))
+    given = keyed(context.acts.filter(pl.col("event") == "page.alloc"))
     served = given.select(*KEY, engine=acting_engine(context)).unique().collect()
     by_engine = measured.join(served, on=KEY).with_columns(tenant=none, model=none)
     return pl.concat([by_tenant.select(columns), by_engine.select(columns)])

@@ -16,8 +16,8 @@ ID = "sharing-growth"
 
 def query(context: Context, settings: Settings) -> pl.DataFrame:
     """Compare the share of an engine's requests that attach to another tenant's pages with all windows before."""
-    seen = keyed(context.events.filter(pl.col("event").is_in(["page.alloc", "page.share"])))
-    served = seen.group_by(*KEY, engine=acting_engine(context)).agg(at_ns=pl.col("ref_ns").min()).collect()
+    seen = keyed(context.acts.filter(pl.col("event").is_in(["page.alloc", "page.share"])))
+    served = seen.group_by(*KEY, engine=acting_engine(context)).agg(at_ns=pl.col("first_ns").min()).collect()
     across = shares(context).filter(distinct_tenants()).group_by(KEY).agg(ev=pl.col("ev").min())
     cases = served.join(across, on=KEY, how="left").with_columns(hit=pl.col("ev").is_not_null())
     why = pl.format("{} on {}", said("requests", "attached to pages of another tenant"), "engine")

@@ -148,7 +148,7 @@ def _without_reads(context: Context) -> pl.DataFrame:
     roles = (
         context.events.filter(pl.col("event") == "engine.limits").select("engine", "role").unique("engine", keep="last")
     )
-    told = context.events.filter(pl.col("event").is_in(["page.alloc", "page.write", "page.read"]))
+    told = context.acts.filter(pl.col("event").is_in(["page.alloc", "page.write", "page.read"]))
     sites = told.select("event", "pool").unique().collect().with_columns(engine=site_of("pool"))
     seen = sites.group_by("engine").agg(reads=(pl.col("event") == "page.read").any())
     known = seen.join(roles.collect(), on="engine")
@@ -158,7 +158,7 @@ def _without_reads(context: Context) -> pl.DataFrame:
         return pl.DataFrame()
     lacking = pl.concat([silent, alone])["engine"].to_list()
     served = keyed(told).with_columns(engine=site_of("pool")).filter(pl.col("engine").is_in(lacking))
-    first = served.group_by(*KEY, "engine").agg(evs=pl.col("ev").min().implode(), pool=pl.col("pool").min())
+    first = served.group_by(*KEY, "engine").agg(evs=pl.col("first_ev").min().implode(), pool=pl.col("pool").min())
     answers = keyed(context.events.filter(pl.col("event") == "request.finished"))
     tokens = answers.group_by(KEY).agg(tokens=pl.col("completion_tokens").max())
     own = pl.col("traffic").is_in(list(OWN_TRAFFIC))
