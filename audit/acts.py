@@ -1,4 +1,4 @@
-"""Who did what, counted: one row for each kind of event, source, pool and request, with how many there were and when.
+"""Who did what, counted: one row for each kind of event, source, pool, tenant and request, with how many and when.
 
 Most questions that a rule has about many events are about these: which engine gave a request pages, when a source was
 first heard. Beside the events of a long record they are few. Where such rows come from several parts of a record, the
@@ -18,7 +18,7 @@ from kvwitness.audit.provenance.arrow import numbers, texts
 
 I64 = npt.NDArray[np.int64]
 
-WHO = ["event", "source", "site", "pool", "dst_pool", "request", "incarnation"]
+WHO = ["event", "source", "site", "pool", "dst_pool", "tenant", "tenant_source", "request", "incarnation"]
 SCHEMA = pl.Schema(
     {
         **dict.fromkeys(WHO[:-1], pl.String()),
@@ -48,7 +48,7 @@ def acts_of(events: pl.LazyFrame) -> pl.LazyFrame:
 
 def counted(table: pa.Table, ev: I64, ref_ns: I64) -> pl.DataFrame:
     """The same of events in any order, as in `kvwitness.audit.provenance.arrow`; `ev` and `ref_ns` are theirs."""
-    columns = {name: texts(table, name) for name in ("event", "source", "pool", "dst_pool", "request")}
+    columns = {name: texts(table, name) for name in WHO if name not in ("site", "incarnation")}
     lives, life = np.unique(numbers(table, "incarnation", 0), return_inverse=True)
     sizes = [*(len(column.names) for column in columns.values()), len(lives)]
     key = np.zeros(table.num_rows, np.int64)

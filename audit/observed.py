@@ -45,9 +45,7 @@ def _of_reads(context: Context) -> pl.DataFrame:
 
 def _events(context: Context, wanted: pl.Series, *columns: str) -> pl.DataFrame:
     """ev, source, seq, ref_ns and `columns` of the events that are wanted."""
-    named = wanted.drop_nulls().unique().rename("ev").to_frame()
-    picked = context.events.select("ev", "source", "seq", "ref_ns", *columns)
-    return picked.join(named.lazy(), on="ev", how="semi").collect()
+    return context.at(wanted, "source", "seq", "ref_ns", *columns)
 
 
 def _causes(context: Context, facts: pl.DataFrame) -> pl.DataFrame:

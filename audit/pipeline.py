@@ -116,7 +116,7 @@ class Ground:
         gaps = relations.gaps(events, rejected)
         lost = gaps.filter(pl.col("reason") != "midlife")
         losses = pl.concat([lost["before_ev"], lost["after_ev"]]).drop_nulls()
-        actors = Actors(requests, holder_numbers(events))
+        actors = Actors(requests, holder_numbers(acts))
         sources = sources_of(acts)
         landings = events.filter((pl.col("event") == "page.write") & (pl.col("op") == "transfer"))
         writers = {sources.index(source) for source in sources_of(landings)}
@@ -142,9 +142,9 @@ class Ground:
         return Context(self.events, self.page_events, *known, counted=self.acts)
 
 
-def holder_numbers(events: pl.LazyFrame) -> int:
+def holder_numbers(acts: pl.LazyFrame) -> int:
     """How many numbers to set aside for holders: a few kinds for every tenant, with room to grow."""
-    tenants = int(events.select(pl.col("tenant").n_unique()).collect().item())
+    tenants = int(acts.select(pl.col("tenant").n_unique()).collect().item())
     return max(256, 1 << (8 * tenants).bit_length())
 
 

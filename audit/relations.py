@@ -106,7 +106,7 @@ def requests(events: pl.LazyFrame, acts: pl.LazyFrame | None = None) -> pl.DataF
     told = keyed(acts_of(events) if acts is None else acts)
     spans = told.group_by(KEY).agg(pl.col("first_ev").min(), pl.col("last_ev").max())
     parts = [
-        _tenants(named),
+        _tenants(told),
         _received(named, trust(events)),
         _refusals(named),
         _aborts(named),
@@ -128,10 +128,10 @@ def requests(events: pl.LazyFrame, acts: pl.LazyFrame | None = None) -> pl.DataF
     return frame.select(columns).sort("first_ev")
 
 
-def _tenants(named: pl.LazyFrame) -> pl.LazyFrame:
-    """Per request, every tenant that any of its events names, and the first of them."""
-    said = named.filter(pl.col("tenant").is_not_null())
-    each = said.group_by(*KEY, "tenant", "tenant_source").agg(pl.col("ev").min()).sort("ev")
+def _tenants(told: pl.LazyFrame) -> pl.LazyFrame:
+    """Per request, every tenant that any of its events names, and the first of them; from acts."""
+    said = told.filter(pl.col("tenant").is_not_null())
+    each = said.group_by(*KEY, "tenant", "tenant_source").agg(ev=pl.col("first_ev").min()).sort("ev")
     return each.group_by(KEY, maintain_order=True).agg(
         any_tenant=pl.col("tenant").first(),
         any_tenant_source=pl.col("tenant_source").first(),

@@ -72,12 +72,7 @@ def _some(column: str) -> pl.Expr:
 
 def _dated(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     """Add source, reference time and clock uncertainty of the two events that a fact compares."""
-    wanted = pl.concat([rows["ev"], rows["ev2"], rows["since"]]).drop_nulls().unique()
-    known = (
-        context.events.select("ev", "source", "ref_ns", "unc_ns")
-        .join(wanted.rename("ev").to_frame().lazy(), on="ev", how="semi")
-        .collect()
-    )
+    known = context.at(pl.concat([rows["ev"], rows["ev2"], rows["since"]]), "source", "ref_ns", "unc_ns")
     second = known.rename({"ev": "ev2", "source": "source2", "ref_ns": "ref2_ns", "unc_ns": "unc2_ns"})
     unordered = pl.col("fact").is_in(ORDERED_OTHERWISE) | ((pl.col("fact") == "foreign") & (pl.col("x") == 1))
     rows = rows.with_columns(pair=pl.when(~unordered).then(pl.coalesce("ev2", "since")))
@@ -163,12 +158,10 @@ def _relied_upon(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     than whoever the page was given to last, rests on all that befell that one before; a place in a page table, or what
     has been covered, on all that befell the request.
     """
-    given = context.events.select(since="ev", given_to="request").join(
-        rows.lazy().select("since").drop_nulls().unique(), on="since", how="semi"
-    )
+    given = context.at(rows["since"], "request").rename({"ev": "since", "request": "given_to"})
     others = context.requests.group_by(other_request="request").agg(other_born=pl.col("first_ev").min())
     told = (
-        rows.join(given.collect(), on="since", how="left", maintain_order="left")
+        rows.join(given, on="since", how="left", maintain_order="left")
         .join(births(context), on=KEY, how="left", maintain_order="left")
         .join(others, on="other_request", how="left", maintain_order="left")
     )

@@ -6,7 +6,7 @@ A rule is one file beside this one that exports `RULE`. Its query takes a `Conte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -57,6 +57,11 @@ FINDING_SCHEMA = pl.Schema(
 
 LISTED_APART = ("page.alloc", "page.free", "page.write", "page.read", "step.begin", "step.end")
 """Kinds of event whose `pages` a large audit keeps apart from everything else."""
+
+
+_OFTEN = ("source", "seq", "line", "op", "request", "time_ns", "ref_ns", "unc_ns")
+"""Columns by which events are told and compared."""
+_BESIDE_A_LOSS = ("before_ev", "after_ev")
 
 
 @dataclass(frozen=True)
@@ -112,11 +117,33 @@ class Context:
 
     @property
     def acts(self) -> pl.LazyFrame:
-        """The events counted by kind, source, pool and request (see `kvwitness.audit.acts`): of a long record much
-        quicker to ask than `events`. A key may come more than once."""
+        """The events counted by kind, source, pool, tenant and request (see `kvwitness.audit.acts`): of a long record
+        much quicker to ask than `events`. A key may come more than once."""
         if self.counted is not None:
             return self.counted
         return self.once("acts", lambda: acts_of(self.events).collect()).lazy()
+
+    def at(self, evs: pl.Series, *columns: str) -> pl.DataFrame:
+        """`ev` and some columns of the events of these numbers, in replay order.
+
+        Those that facts and losses name are looked up once, for all who ask.
+        """
+        wanted = evs.drop_nulls().unique().alias("ev").to_frame()
+        if not set(columns) <= set(_OFTEN):
+            return self._looked_up(wanted, columns)
+        known = self.once("at", lambda: self._looked_up(self._named(), _OFTEN))
+        found = known.join(wanted, on="ev", how="semi", maintain_order="left").select("ev", *columns)
+        other = wanted.join(self._named(), on="ev", how="anti")
+        return found if other.is_empty() else pl.concat([found, self._looked_up(other, columns)]).sort("ev")
+
+    def _named(self) -> pl.DataFrame:
+        """The numbers of the events that facts and losses name."""
+        evs = [self.facts[name] for name in ("ev", "ev2", "since")] + [self.gaps[name] for name in _BESIDE_A_LOSS]
+        return self.once("named", lambda: pl.concat(ev.alias("ev") for ev in evs).drop_nulls().unique().to_frame())
+
+    def _looked_up(self, wanted: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+        rows = self.events.select("ev", *columns).join(wanted.lazy(), on="ev", how="semi", maintain_order="left")
+        return rows.collect()
 
     def once(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         """The frame of that name, made when it is first asked for."""

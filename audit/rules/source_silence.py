@@ -15,23 +15,23 @@ ID = "source-silence"
 
 def query(context: Context, settings: Settings) -> pl.DataFrame:
     """Compare the time since a source's last event with the longest pause that it ever made."""
+    quiet = _quiet(context, settings)
+    if not quiet:
+        return report(context, ID, pl.DataFrame())
     at = pl.col("ref_ns")
     pause = (at - pl.col("prev_ref_ns")).fill_null(0)
+    events = context.events.filter(pl.col("source").is_in(quiet))
     told = pl.concat(
         turn.group_by("source", maintain_order=True).agg(
             n=pl.len(), first=at.min(), last=at.max(), pause=pause.max(), ev=pl.col("ev").last()
         )
-        for turn in in_turn(context.events, ["ref_ns"], before=["ref_ns"])
+        for turn in in_turn(events, ["ref_ns"], before=["ref_ns"])
     )
     known = told.group_by("source", maintain_order=True).agg(
         pl.col("n").sum(), pl.col("first").min(), pl.col("last", "pause").max(), evs=pl.col("ev").tail(1)
     )
-    silent = known.with_columns(silence=context.horizon_ns - pl.col("last")).filter(
-        (pl.col("n") >= int(settings["min_events"]))
-        & (pl.col("last") - pl.col("first") >= float(settings["history_s"]) * SECOND_NS)
-        & (pl.col("silence") >= float(settings["min_silence_s"]) * SECOND_NS)
-        & (pl.col("silence") >= float(settings["factor"]) * pl.col("pause"))
-    )
+    known = known.with_columns(silence=context.horizon_ns - pl.col("last"))
+    silent = known.filter(pl.col("silence") >= float(settings["factor"]) * pl.col("pause"))
     rows = silent.with_columns(
         engine=site_of("source"),
         verdict=pl.lit("unproven"),
@@ -45,6 +45,22 @@ def query(context: Context, settings: Settings) -> pl.DataFrame:
         ),
     )
     return report(context, ID, rows)
+
+
+def _quiet(context: Context, settings: Settings) -> list[str]:
+    """The sources whose record is long enough, and which have said nothing for long enough: of them alone the pauses
+    have to be known."""
+    spoken = (
+        context.acts.filter(pl.col("source").is_not_null())
+        .group_by("source")
+        .agg(pl.col("events").sum(), pl.col("first_ns").min(), pl.col("last_ns").max())
+    )
+    quiet = spoken.filter(
+        (pl.col("events") >= int(settings["min_events"]))
+        & (pl.col("last_ns") - pl.col("first_ns") >= float(settings["history_s"]) * SECOND_NS)
+        & (context.horizon_ns - pl.col("last_ns") >= float(settings["min_silence_s"]) * SECOND_NS)
+    )
+    return quiet.collect()["source"].to_list()
 
 
 def _example(until: int) -> str:
