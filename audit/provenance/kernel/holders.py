@@ -6,6 +6,7 @@ from typing import Any
 
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layout import (
+    LF_GUEST,
     LF_INTRUDER,
     N_STEPS,
     NO_COVER,
@@ -267,10 +268,23 @@ def publish(w: Any, ev: int, pool: int, off: int, n: int, actor: int, key: int, 
         w.publication_pages[start + i].gen = w.pages[base + page].gen
         w.publication_pages[start + i].pool = pool
         w.pages[base + page].flags |= PF_PUBLISHED
+        welcome(w, base + page, actor)
         if w.cold[base + page].co_owner >= 0:
             published_by_one_of_two(w, base + page, actor)
         own = w.pages[base + page].lgen == w.pages[base + page].gen and not w.pages[base + page].lflags & LF_INTRUDER
         w.publication_pages[start + i].writer = w.pages[base + page].writer if own else -1
+
+
+def welcome(w: Any, g: int, actor: int) -> None:
+    """What somebody attached to a page wrote into it is part of what its own publication stands for, or nobody's."""
+    unnamed = w.actors[actor].type != T_REQUEST
+    if unnamed or w.pages[g].writer == actor:
+        w.pages[g].lflags &= ~LF_GUEST
+    node = w.pages[g].next
+    while node >= 0:
+        if unnamed or w.layers[node].writer == actor:
+            w.layers[node].flags &= ~LF_GUEST
+        node = w.layers[node].next
 
 
 def published_by_one_of_two(w: Any, g: int, actor: int) -> None:

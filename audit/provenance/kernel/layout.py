@@ -165,7 +165,10 @@ F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE, F_LOSS, F_START = (
 PF_KNOWN, PF_RESERVED, PF_OPEN_WRITE, PF_CO, PF_PUBLISHED, PF_KEYED, PF_KEY_OF_CO = (1 << n for n in range(7))
 """PF_KEYED: one of its two owners published it while there were two; PF_KEY_OF_CO: it was the earlier of them."""
 # layer flags
-LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN = (1 << n for n in range(5))
+LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN, LF_ZEROED, LF_GUEST = (1 << n for n in range(7))
+"""LF_ZEROED: a scrub by the request that holds the page, which nobody else can read as content. LF_GUEST: written by
+one who is attached to the page, behind what it had been attached for; not what the key stands for, unless it, or
+nobody by name, publishes the page again."""
 
 # facts
 (

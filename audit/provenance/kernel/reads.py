@@ -10,9 +10,11 @@ from kvwitness.audit.provenance.kernel.layers import NEVER, foreign_after, resol
 from kvwitness.audit.provenance.kernel.layout import (
     LF_BLANK,
     LF_FOREIGN_ORIGIN,
+    LF_GUEST,
     LF_INTRUDER,
     LF_TAINT,
     LF_UNKNOWN,
+    LF_ZEROED,
     NO_PLACES,
     NOBODY,
     OP_COPY,
@@ -80,6 +82,8 @@ def standing(w: Any, g: int, actor: int, writer: int, gen: int, flags: int, shar
     state = w.pages[g]
     if flags & LF_UNKNOWN:
         return UNKNOWN
+    if flags & LF_ZEROED and writer != actor:
+        return UNWRITTEN
     if writer == NEVER or flags & LF_BLANK:
         return UNWRITTEN if state.flags & PF_KNOWN or writer != NEVER else UNKNOWN
     live = gen == state.gen
@@ -87,7 +91,7 @@ def standing(w: Any, g: int, actor: int, writer: int, gen: int, flags: int, shar
         return SOUND if live else STALE_OWN
     if not live:
         return UNWRITTEN
-    if share == 1 and writer != NOBODY and not flags & LF_INTRUDER:
+    if share == 1 and writer != NOBODY and not flags & (LF_INTRUDER | LF_GUEST):
         return SHARED
     return FOREIGN
 
@@ -196,7 +200,7 @@ def report(
     elif how == FOREIGN:
         emit(w, X_FOREIGN, ev, actor, writer, wev, since, pool, page, gen, x, y, 0)
     else:
-        b = -1 if writer == NEVER or writer == actor or flags & LF_BLANK else writer
+        b = -1 if writer == NEVER or writer == actor or flags & (LF_BLANK | LF_ZEROED) else writer
         arrived = (
             1 if writer == actor and flags & LF_BLANK else 0
         )  # it came with the reader's own transfer, from where nobody had written
@@ -392,36 +396,11 @@ def late_read_page(
     since = cold.alloc_ev
     if k >= 0:
         other, when = w.scratch[k].writer, w.scratch[k].ev
+        if w.scratch[k].flags & LF_ZEROED:
+            other = -1
         emit(w, X_LATE_READ, ev, actor, other, when, since, pool, page, state.gen, lo, hi, 2)
         w.actors[actor].tainted = 1
         return int(other)
     when = cold.free_ev
     emit(w, X_LATE_READ, ev, actor, -1, when, since, pool, page, state.gen, lo, hi, 1 if lease else 0)
     return -1
-
-
-def end_read(w: Any, ev: int, record: int, lease: int, rp: int) -> None:
-    """An explicit end closes a read that was remembered."""
-    w.reads[record].open = 0
-    pool = w.reads[record].pool
-    tokens = w.pools[pool].tokens
-    base = w.pools[pool].base
-    tok0, tok1 = w.reads[record].tok0, w.reads[record].tok1
-    for i in range(w.reads[record].n):
-        j = w.reads[record].off + i
-        page = w.read_pages[j].page
-        lo, hi = rows_of(i, tok0, tok1, tokens)
-        late_read_page(
-            w,
-            ev,
-            base + page,
-            page,
-            pool,
-            lo,
-            hi,
-            w.reads[record].actor,
-            rp,
-            w.reads[record].ev,
-            w.read_pages[j].gen,
-            lease,
-        )

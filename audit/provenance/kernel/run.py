@@ -69,10 +69,11 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_TIMEOUT_FREE,
     X_UNCOVERED,
 )
-from kvwitness.audit.provenance.kernel.reads import end_read, find_read, read_page, remember_read
+from kvwitness.audit.provenance.kernel.reads import find_read, read_page, remember_read
 from kvwitness.audit.provenance.kernel.transfers import (
     begin_transfer,
     check_done,
+    end_read,
     next_reported,
     origin_of,
     record_for,
@@ -118,7 +119,7 @@ def end_of_read(w: Any, e: int, ev: int) -> bool:
     if record >= 0 and not w.actors[actor].exempt:
         transfer = w.pairs[rp].source
         lease = 1 if transfer >= 0 and 0 <= w.transfers[transfer].lease < w.events[e].time else 0
-        end_read(w, ev, record, lease, rp)
+        end_read(w, ev, record, lease, rp, w.events[e].time)
     for i in range(n):
         page = w.pages[base + w.listed[off + i]]
         if page.owner == actor:
