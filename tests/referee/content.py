@@ -544,6 +544,9 @@ class Content:
                 continue
             if (not page.known and page.id not in place) or self.w.kept_for(r, page):
                 self.w.unreliable.add((r, e.d["pool"]))
+                if self.w.kept_for(r, page):  # those pages have begun its table all along
+                    for verdict in ("integrity", "unproven"):
+                        self.w.findings.pop(("position-mismatch", verdict, r, e.d["pool"]), None)
             if page.id not in place or (r, e.d["pool"]) in self.w.unreliable:
                 continue
             if place[page.id] != pos // (page.pool.tokens or 1):

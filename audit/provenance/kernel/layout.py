@@ -194,4 +194,5 @@ nobody by name, publishes the page again."""
     X_TIMEOUT_FREE,
     X_OPEN_READ_HIT,
     X_ACROSS,
-) = range(22)
+    X_SESSION,
+) = range(23)

@@ -33,6 +33,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_FOREIGN,
     X_LATE_READ,
     X_NOT_READY,
+    X_SESSION,
     X_SHARED,
     X_TAINTED,
     X_UNKNOWN,
@@ -53,7 +54,16 @@ def rows_of(i: int, tok0: int, tok1: int, tokens: int) -> tuple[int, int]:
     return lo, max(lo, hi)
 
 
-def attachment(w: Any, g: int, page: int, actor: int, rp: int, ordinal: int, tokens: int) -> tuple[int, int, int]:
+def goes_on(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int) -> None:
+    """A request uses pages that a session keeps: they begin its table, so that no place in it is judged, ever."""
+    if rp >= 0 and not w.pairs[rp].blind & NO_PLACES:
+        w.pairs[rp].blind |= NO_PLACES
+        emit(w, X_SESSION, ev, actor, -1, -1, -1, pool, page, w.pages[g].gen, 0, 0, 0)
+
+
+def attachment(
+    w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int, ordinal: int, tokens: int
+) -> tuple[int, int, int]:
     """How a request is attached to a page: 1 admitted, 2 attached but not admitted, 0 not; and the rows it covers.
 
     Pages that a session or a snapshot of the reader's own tenant keeps count as admitted.
@@ -62,8 +72,7 @@ def attachment(w: Any, g: int, page: int, actor: int, rp: int, ordinal: int, tok
     owner = state.owner
     if owner >= 0 and (w.actors[owner].type == T_SESSION or w.actors[owner].type == T_SNAPSHOT):
         if w.actors[owner].tenant == w.actors[actor].tenant:
-            if rp >= 0:
-                w.pairs[rp].blind |= NO_PLACES
+            goes_on(w, ev, g, page, pool, actor, rp)
             return 1, 0, tokens
     entry = share_of(w, rp, page, state.gen, ordinal)
     if entry < 0:
@@ -256,7 +265,7 @@ def read_page(
     cold = w.cold[g]
     if state.flags & PF_RESERVED:
         return
-    share, s_lo, s_hi = attachment(w, g, page, actor, rp, ordinal, tokens)
+    share, s_lo, s_hi = attachment(w, ev, g, page, pool, actor, rp, ordinal, tokens)
     holder = is_holder(w, g, page, actor, rp, ordinal)
     if not holder and rp >= 0:
         w.pairs[rp].blind |= STRANGE_PAGES

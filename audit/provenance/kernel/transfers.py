@@ -141,7 +141,7 @@ def source_page(w: Any, ev: int, record: int, i: int, lo: int, hi: int, rp1: int
     if w.pages[g].gen == 0 and w.pages[g].owner < 0 and w.pages[g].hi == 0:
         return  # a store of which nothing is on record gives no origin
     n = resolve(w, g, lo, hi)
-    share, s_lo, s_hi = attachment(w, g, page, actor, rp1, first_place + i, w.pools[pool].tokens)
+    share, s_lo, s_hi = attachment(w, ev, g, page, pool, actor, rp1, first_place + i, w.pools[pool].tokens)
     if share:
         n = split_by_share(w, g, n, s_lo, s_hi)
     lost = w.pools[pool].gap_ev >= w.cold[g].alloc_ev and w.pools[pool].gap_ev >= 0
@@ -321,7 +321,7 @@ def check_done(w: Any, ev: int, record: int, tokens_claimed: int, rp2: int) -> N
         if hi <= lo or place * tokens >= tokens_claimed:
             continue
         actor = w.transfers[record].actor
-        share, s_lo, s_hi = attachment(w, g, page, actor, rp2, place, tokens)
+        share, s_lo, s_hi = attachment(w, ev, g, page, pool, actor, rp2, place, tokens)
         n = resolve(w, g, lo, hi)
         if share:
             n = split_by_share(w, g, n, s_lo, s_hi)

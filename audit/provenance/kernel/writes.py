@@ -14,7 +14,6 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_TAINT,
     LF_UNKNOWN,
     LF_ZEROED,
-    NO_PLACES,
     NOBODY,
     OP_COPY,
     OP_DUMMY,
@@ -38,7 +37,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_OPEN_READ_HIT,
     X_STRAY_WRITE,
 )
-from kvwitness.audit.provenance.kernel.reads import SHARED, SOUND, across, attachment, split_by_share, standing
+from kvwitness.audit.provenance.kernel.reads import SHARED, SOUND, across, attachment, goes_on, split_by_share, standing
 
 
 def issue(w: Any, g: int, actor: int, ev: int, gen: int, lo: int, hi: int, op: int) -> None:
@@ -93,7 +92,7 @@ def take_issued(w: Any, g: int, actor: int, lo: int, hi: int, op: int) -> int:
     return -1
 
 
-def may_write(w: Any, g: int, page: int, pool: int, actor: int, rp: int, op: int, lo: int, hi: int) -> int:
+def may_write(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int, op: int, lo: int, hi: int) -> int:
     """Whether the page is this writer's to fill: 1, or 2 of one who is attached to it, behind its match; 0 if not."""
     state = w.pages[g]
     cold = w.cold[g]
@@ -109,8 +108,8 @@ def may_write(w: Any, g: int, page: int, pool: int, actor: int, rp: int, op: int
     )
     if kin and w.actors[owner].type != T_REQUEST:
         if w.actors[owner].type == T_SESSION or op == OP_COPY or op == OP_TRANSFER or op == OP_LOAD:
-            if w.actors[owner].type == T_SESSION and rp >= 0:
-                w.pairs[rp].blind |= NO_PLACES
+            if w.actors[owner].type == T_SESSION:
+                goes_on(w, ev, g, page, pool, actor, rp)
             return 1
     if state.sharers > 0 and (owner < 0 or w.actors[owner].type != T_REQUEST):
         entry = share_of(w, rp, page, state.gen, -1)
@@ -213,7 +212,7 @@ def land(
     moved_on = issued >= 0 and issued != gen
     may = 0
     if not moved_on and (actor != NOBODY or owner == NOBODY):
-        may = may_write(w, g, page, pool, actor, rp, op, lo, hi)
+        may = may_write(w, ev, g, page, pool, actor, rp, op, lo, hi)
     if may:
         if may == 2:
             flags |= LF_GUEST
@@ -262,7 +261,7 @@ def copy_layers(
     """Give the target page the content of the source; what the request could soundly read becomes its own."""
     gen = w.pages[g2].gen
     n = resolve(w, g1, 0, tokens)
-    share, s_lo, s_hi = attachment(w, g1, page1, actor, rp1, -1, tokens)
+    share, s_lo, s_hi = attachment(w, ev, g1, page1, pool1, actor, rp1, -1, tokens)
     if share:
         n = split_by_share(w, g1, n, s_lo, s_hi)
     owner = w.pages[g1].owner
@@ -309,7 +308,7 @@ def copy_page(
     who = actor
     if actor == NOBODY and w.pages[g2].owner >= 0:
         who = w.pages[g2].owner
-    fine = may_write(w, g2, page2, pool2, who, rp2, OP_COPY, 0, tokens) != 0
+    fine = may_write(w, ev, g2, page2, pool2, who, rp2, OP_COPY, 0, tokens) != 0
     if not fine:
         land(w, ev, g2, page2, pool2, 0, tokens, who, rp2, OP_COPY, -1, 0, -1)
     elif w.pages[g2].sharers > 0 or w.pages[g2].flags & PF_OPEN_WRITE:
