@@ -67,7 +67,8 @@ TRANSFER = _record(
 """`writers`, `drained`: bits of the ranks that write, and of those that said that nothing is in flight. `life`: the
 event with which this use of the id began."""
 TRANSFER_PAGE = _record("i4", "page gen origin flags")
-"""`flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`),
+"""`gen`: of a source page that which is meant, of a target that which it had when the transfer began, -1 if it was not
+the request's then. `flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`),
 8 it was not written, 16 nobody can say."""
 TRANSFER_ID = _record("i8", "head lease")
 

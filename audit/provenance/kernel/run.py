@@ -74,6 +74,7 @@ from kvwitness.audit.provenance.kernel.transfers import (
     begin_transfer,
     check_done,
     end_read,
+    meant_for,
     next_reported,
     origin_of,
     record_for,
@@ -269,6 +270,8 @@ def write_page(
             p1 = place * w.pools[pool].tokens + hi
             settle_source(w, ev, record, p0, p1, w.transfers[record].rp1, time)
             origin, flags = origin_of(w, record, p0, p1)
+            if issued < 0 and w.pages[g].owner != actor:
+                issued = meant_for(w, record, number, place)
     page = w.pages[g]
     held = (
         page.owner == actor and page.sharers == 0 and page.flags & (PF_RESERVED | PF_CO | PF_KEYED | PF_OPEN_WRITE) == 0

@@ -112,7 +112,11 @@ def begin_transfer(
         w.transfer_pages[start + i].origin = -1
         w.transfer_pages[start + i].flags = 0
     for i in range(d_n):
-        w.transfer_pages[start + s_n + i].page = w.listed_too[d_off + i]
+        page = w.listed_too[d_off + i]
+        w.transfer_pages[start + s_n + i].page = page
+        w.transfer_pages[start + s_n + i].gen = -1
+        if dst_pool >= 0 and w.pages[w.pools[dst_pool].base + page].owner == actor:
+            w.transfer_pages[start + s_n + i].gen = w.pages[w.pools[dst_pool].base + page].gen
     w.transfer_ids[transfer].head = record
     if rp2 >= 0:
         w.pairs[rp2].transfer = record
@@ -280,6 +284,17 @@ def record_for(w: Any, rp: int, page: int, actor: int, place: int) -> int:
                     return int(record)
         record = w.transfers[record].older
     return -1
+
+
+def meant_for(w: Any, record: int, page: int, place: int) -> int:
+    """The generation that a target page had when the transfer began, if it was the request's then; else -1."""
+    off, n = w.transfers[record].d_off, w.transfers[record].d_n
+    k = place - w.transfers[record].d_first
+    if not 0 <= k < n or w.transfer_pages[off + k].page != page:
+        k = 0
+        while k < n and w.transfer_pages[off + k].page != page:
+            k += 1
+    return int(w.transfer_pages[off + k].gen) if k < n else -1
 
 
 def reported_on(w: Any, transfer: int, actor: int) -> int:
