@@ -39,6 +39,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_UNKNOWN,
     X_UNWRITTEN,
 )
+from kvwitness.audit.provenance.kernel.watching import keep_open
 
 # how a piece of a page stands to a reader
 SOUND, SHARED, FOREIGN, UNWRITTEN, STALE_OWN, UNKNOWN = range(6)
@@ -216,34 +217,6 @@ def report(
         emit(w, X_UNWRITTEN, ev, actor, b, wev, since, pool, page, gen, x, y, arrived)
         if share > 0 or open_write_covers(w, g, x, y):
             emit(w, X_NOT_READY, ev, actor, b, wev, since, pool, page, gen, x, y, 0)
-
-
-def keep_open(w: Any, g: int, actor: int, ev: int, lo: int, hi: int) -> None:
-    """Remember the read of one who does not hold the page: later writes there happen under its eyes."""
-    state = w.pages[g]
-    cold = w.cold[g]
-    node = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
-    while node >= 0:
-        if w.open_writes[node].actor == actor and w.open_writes[node].op == OP_OPEN_READ:
-            w.open_writes[node].lo = min(w.open_writes[node].lo, lo)
-            w.open_writes[node].hi = max(w.open_writes[node].hi, hi)
-            return
-        node = w.open_writes[node].next
-    node = w.count.open_write_free
-    if node >= 0:
-        w.count.open_write_free = w.open_writes[node].next
-    else:
-        node = w.count.open_writes
-        w.count.open_writes += 1
-    w.open_writes[node].actor = actor
-    w.open_writes[node].ev = ev
-    w.open_writes[node].gen = state.gen
-    w.open_writes[node].lo = lo
-    w.open_writes[node].hi = hi
-    w.open_writes[node].op = OP_OPEN_READ
-    w.open_writes[node].next = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
-    cold.open_writes = node
-    state.flags |= PF_OPEN_WRITE
 
 
 def read_page(

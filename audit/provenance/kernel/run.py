@@ -81,6 +81,7 @@ from kvwitness.audit.provenance.kernel.transfers import (
     reported_on,
     settle_source,
 )
+from kvwitness.audit.provenance.kernel.watching import close_open
 from kvwitness.audit.provenance.kernel.writes import copy_page, issue, land, move_page, take_issued
 
 
@@ -126,6 +127,7 @@ def end_of_read(w: Any, e: int, ev: int) -> bool:
         if page.owner == actor:
             page.rd_lo = 0
             page.rd_hi = 0
+        close_open(w, base + w.listed[off + i], actor)
     return record >= 0
 
 
@@ -496,6 +498,7 @@ def free_event(w: Any, e: int, ev: int) -> None:
         g = base + number
         page = w.pages[g]
         if page.owner == actor and not late and not timeout and not page.flags & PF_CO and not stepping(w, page.step):
+            close_open(w, g, actor)
             page.owner = to
             page.rd_lo = 0
             page.rd_hi = 0
