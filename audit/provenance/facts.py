@@ -40,6 +40,7 @@ FACTS: dict[int, tuple[str, str]] = {
     k.X_ORPHAN: ("orphan", "page held long after its request ended; x = 1: until the end of the record"),
     k.X_TIMEOUT_FREE: ("timeout_free", "transfer target released on timeout with no word from the writer"),
     k.X_OPEN_READ_HIT: ("open_read_hit", "write of `other` landed on rows that the reader was still reading"),
+    k.X_SESSION: ("session", "the request goes on in pages that a session of its tenant keeps"),
     k.X_ACROSS: ("across", "admitted read of what `other` wrote before a loss at one who reports on the pool"),
 }
 """Code -> (name, what it means)."""

@@ -31,7 +31,7 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     kinds = [
         ("double_alloc", BY_TENANT, _GIVEN),
         ("double_write", BY_TENANT, _WRITTEN),
-        ("double_free", pl.lit("integrity"), _FREED),
+        ("double_free", BY_TENANT, _FREED),
     ]
     return pl.concat([judge(context, ID, counted(facts(context, [f])), v, why) for f, v, why in kinds])
 
@@ -45,8 +45,8 @@ RULE = Rule(
         "The allocator's books and its users disagree: a page was handed out while somebody still held it, "
         "a request wrote into pages that were never its own, or a page was released a second time or by "
         "one who did not hold it. A second owner is a leak when the two are of different tenants, because "
-        "each can read what the other writes. A false release is wrong bookkeeping: the page will be "
-        "handed out while it is in use."
+        "each can read what the other writes. So is a release of another tenant's page: it will be handed "
+        "out while it is in use. The release of a page that nobody holds is wrong bookkeeping."
     ),
     needs=("page.alloc",),
     false_positives=(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._extent import EXTENT, counted
 from kvwitness.audit.rules._pages import facts, judge
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
@@ -15,7 +16,9 @@ ID = "position-mismatch"
 
 def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.DataFrame:
     """Find writes and reads whose positions do not belong to the page that they name."""
-    rows = counted(facts(context, ["position"]))
+    # Pages of a session begin the table of whoever goes on in them, also when it wrote behind them before it read them.
+    going_on = facts(context, ["session"]).select(*KEY, "pool").unique()
+    rows = counted(facts(context, ["position"]).join(going_on, on=[*KEY, "pool"], how="anti", nulls_equal=True))
     why = pl.format("used {} for tokens whose place in its page table is elsewhere", EXTENT)
     return judge(context, ID, rows, pl.lit("integrity"), why)
 

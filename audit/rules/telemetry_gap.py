@@ -32,10 +32,11 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     A loss that touches no request is a finding of its engine. A request that read what was written
     before the record began cannot be judged either.
     """
-    unknown = pl.concat([_reading_the_unknown(context), _without_reads(context)], how="diagonal_relaxed")
+    parts = [_reading_the_unknown(context), _reading_the_untold(context), _without_reads(context)]
+    unknown = pl.concat(parts, how="diagonal_relaxed")
     if context.gaps.is_empty():
         return report(context, ID, unknown)
-    lives = _lives(context)
+    lives = _with_pages_left(context, _lives(context))
     across = _across(lives, context.gaps.filter(pl.col("reason") != "midlife"))
     older = _older(lives, context.gaps.filter(pl.col("reason") == "midlife"), float(settings["skew_s"]))
     touched = pl.concat([across, older])
@@ -64,13 +65,60 @@ def _lives(context: Context) -> pl.DataFrame:
             last_ev=pl.col("ev").max(),
             born=pl.col("event").sort_by("ev").first().is_in(BIRTHS),
             over=pl.col("over").sort_by("ev").last(),
+            released=pl.col("event").sort_by("ev").last() == "page.free",
         )
     )
     known = context.requests.lazy().select(*KEY, "tenant", "received_ev", "received_ns", "ended_ev")
     lives = spans.join(known, on=KEY, how="left")
     forever = pl.lit(2**62, pl.Int64)
     open_end = pl.max_horizontal("last_ev", pl.col("ended_ev").fill_null(forever))
-    return lives.with_columns(end_ev=pl.when("over").then("last_ev").otherwise(open_end)).collect()
+    return lives.with_columns(end_ev=pl.when("over").then("last_ev").otherwise(open_end), open_end=open_end).collect()
+
+
+def _with_pages_left(context: Context, lives: pl.DataFrame) -> pl.DataFrame:
+    """A release as the last word of a source on a request is its end there only if it left it no page.
+
+    Only where a loss lies between that word and the end of the request does it matter, so page lists are looked at for
+    the few of which that is so.
+    """
+    last_loss = context.gaps.group_by("source").agg(lost_ev=pl.col("after_ev").fill_null(2**62).max())
+    doubted = lives.filter(pl.col("over") & pl.col("released")).join(last_loss, on="source")
+    doubted = doubted.filter((pl.col("lost_ev") > pl.col("last_ev")) & (pl.col("open_end") > pl.col("last_ev")))
+    losses = context.gaps.select("source", "before_ev", _after=pl.col("after_ev").fill_null(2**62)).sort("_after")
+    met = doubted.sort("last_ev").join_asof(
+        losses,
+        left_on="last_ev",
+        right_on="_after",
+        by="source",
+        strategy="forward",
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    met = met.filter(pl.col("before_ev").fill_null(-1) < pl.col("open_end"))
+    if met.is_empty():
+        return lives
+    left = _holding(context, met.select(*KEY, "source"))
+    going_on = pl.col("left").fill_null(False)
+    told = lives.join(left, on=[*KEY, "source"], how="left", maintain_order="left")
+    return told.with_columns(end_ev=pl.when(going_on).then("open_end").otherwise("end_ev")).drop("left")
+
+
+def _holding(context: Context, asked: pl.DataFrame) -> pl.DataFrame:
+    """Of requests (request, incarnation, source), those that hold pages after all that the source tells of them."""
+    kinds = ["page.alloc", "page.share", "page.free", "page.move"]
+    ids = asked["request"].unique().to_list()
+    seen = keyed(context.page_events.filter(pl.col("event").is_in(kinds) & pl.col("request").is_in(ids)))
+    columns = [*KEY, "source", "event", "pool", "pages", "to_pool", "to_pages"]
+    told = seen.join(asked.lazy(), on=[*KEY, "source"], how="semi").sort("ev").select(columns)
+    held: dict[tuple[str, int, str], set[tuple[str, int]]] = {}
+    for request, incarnation, source, event, pool, pages, to_pool, to_pages in told.collect().iter_rows():
+        mine = held.setdefault((request, incarnation, source), set())
+        listed = {(pool, page) for page in pages or ()}
+        if event == "page.move" and mine & listed:
+            mine.update((to_pool or pool, page) for page in to_pages or ())
+        mine.difference_update(listed) if event in ("page.free", "page.move") else mine.update(listed)
+    schema = {"request": pl.String, "incarnation": pl.Int32, "source": pl.String, "left": pl.Boolean}
+    return pl.DataFrame([(*key, True) for key, mine in held.items() if mine], schema=schema, orient="row")
 
 
 def _across(lives: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -137,6 +185,38 @@ def _reading_the_unknown(context: Context) -> pl.DataFrame:
             "who wrote {} of {} before the record begins", for_one(count, "that page", "those pages"), "pool"
         ),
     )
+
+
+def _reading_the_untold(context: Context) -> pl.DataFrame:
+    """Requests that computed on pages of a pool of which nothing but reads is on record.
+
+    Who owned those pages and who wrote them is not known. What copies or fetches from such a pool is not meant: a store
+    need not be traced, and what it delivers is judged where it arrives.
+    """
+    about = ["page.alloc", "page.move", "page.write", "page.copy"]
+    pages = context.events.filter(pl.col("event").is_in([*about, "page.read"]))
+    named = pages.select("event", "pool", "to_pool").unique().collect()
+    told = named.filter(pl.col("event").is_in(about))
+    traced = pl.concat([told["pool"], told["to_pool"]]).drop_nulls().unique().to_list()
+    untold = (
+        named.filter((pl.col("event") == "page.read") & ~pl.col("pool").is_in(traced))["pool"].drop_nulls().unique()
+    )
+    if untold.is_empty():
+        return pl.DataFrame()
+    attention = ~pl.col("op").is_in(["transfer", "offload", "copy"]).fill_null(False)
+    reads = keyed(pages.filter((pl.col("event") == "page.read") & attention & pl.col("pool").is_in(untold.to_list())))
+    own = pl.col("traffic").is_in(list(OWN_TRAFFIC)).fill_null(False)
+    users = context.requests.lazy().filter(~own).select(*KEY, "tenant")
+    rows = reads.group_by(*KEY, "pool").agg(evs=pl.col("ev").min().implode()).join(users, on=KEY).sort("pool", *KEY)
+    return rows.select(
+        *KEY,
+        "tenant",
+        "pool",
+        "evs",
+        verdict=pl.lit("unproven"),
+        why=pl.format("{} read pages of {}, of which nothing but reads is on record", "request", "pool"),
+        missing=pl.format("page.alloc and page.write of {}", "pool"),
+    ).collect()
 
 
 def _without_reads(context: Context) -> pl.DataFrame:
@@ -228,8 +308,9 @@ RULE = Rule(
         "declared itself, or a life before the record began. A request that was alive there meanwhile may "
         "have met writes, frees or other owners that nobody can see any more, so that even sound reads prove "
         "nothing; nor can one be judged that came later and read what had been written before, such as a "
-        "cached prefix; nor one that was answered by an engine which puts down pages and never a read. Unproven is "
-        "not clean; the finding names what is missing."
+        "cached prefix; nor one that was answered by an engine which puts down pages and never a read, or "
+        "that computed on a pool of which nothing but reads is on record. Unproven is not clean; the finding "
+        "names what is missing."
     ),
     needs=(),
     false_positives="A source that skips numbers without losing events.",

@@ -121,6 +121,8 @@ class Content:
 
     def whose(self, r: Req, cell: Cell, admitted: bool = False) -> set[str]:
         """Tenants whose content this row shows to r, if r may not see it."""
+        if cell.zero:
+            return set()
         if cell.foreign:  # brought from elsewhere by a request that had no right to it
             mine = cell.writer == r or admitted
             return self.w.tenants(cell.foreign | (frozenset() if mine else {cell.writer}))
@@ -252,7 +254,7 @@ class Content:
             cell = page.rows.get(row)
             if cell is None or cell.stamp < died or cell.by == r:
                 continue
-            tenants = self.w.tenants({cell.by or cell.writer})
+            tenants = set() if cell.zero else self.w.tenants({cell.by or cell.writer})
             verdict, other = self.w.against(r, tenants)
             others |= other
             worst = "leak" if "leak" in (worst, verdict) else "integrity"
@@ -316,8 +318,10 @@ class Content:
         if page.id in page.pool.reserved:
             return
         if e.d.get("op") == "scrub":
-            for row in range(lo, hi):
-                page.rows.pop(row, None)
+            own = r is not None and page.owned_by(r) and gen == page.gen
+            authors = frozenset({r}) if own and r is not None else frozenset()
+            blank = Cell(r if own else None, r, page.gen if own else -1, e.at, authors, zero=True)
+            page.rows.update(dict.fromkeys(range(lo, hi), blank))
             return
         move = self.movement(r, page, e) if r is not None and e.d.get("op") in ("transfer", "load") else None
         if move is not None and pos is None:
@@ -431,6 +435,8 @@ class Content:
         if source is None:
             return Cell(r, r, page.gen, at, me, legit=legit)
         how, cell = source
+        if cell is not None and cell.zero:
+            cell = None  # nobody's
         authors = frozenset(cell.authors | ({cell.writer} if cell.writer else set())) if cell else frozenset()
         taint = cell.taint if cell else frozenset()
         bad: frozenset[Req | None] = frozenset()
@@ -518,6 +524,7 @@ class Content:
                     cell.foreign,
                     cell.taint,
                     legit,
+                    zero=cell.zero,
                 )
                 fresh[id(cell)] = copied
                 dst.rows[row] = copied
@@ -537,6 +544,9 @@ class Content:
                 continue
             if (not page.known and page.id not in place) or self.w.kept_for(r, page):
                 self.w.unreliable.add((r, e.d["pool"]))
+                if self.w.kept_for(r, page):  # those pages have begun its table all along
+                    for verdict in ("integrity", "unproven"):
+                        self.w.findings.pop(("position-mismatch", verdict, r, e.d["pool"]), None)
             if page.id not in place or (r, e.d["pool"]) in self.w.unreliable:
                 continue
             if place[page.id] != pos // (page.pool.tokens or 1):

@@ -400,7 +400,8 @@ class Referee:
         """A published page whose writer ended without completing it is shared."""
         if not page.known or page.dirty:
             return
-        missing = [row for row in range(lo, hi) if row not in page.rows or page.rows[row].gen != page.gen]
+        whose = {row: page.rows.get(row) for row in range(lo, hi)}
+        missing = [row for row, cell in whose.items() if cell is None or cell.gen != page.gen or cell.zero]
         if whole and len(missing) < hi - lo:
             return
         writing = any(h.request and self.w.request(h.request).ended is None for h in page.owners)
@@ -626,7 +627,7 @@ class Referee:
         """The destination row has a completed write for r (whatever content that brought)."""
         cell = page.rows.get(row)
         if cell is not None and cell.gen == page.gen and cell.writer == r:
-            return True
+            return not cell.zero  # made ready for what was to come
         return self.w.judge(r, page, row) in ("sound", "unknown")
 
     # ---------------------------------------------------------------------- steps

@@ -46,7 +46,8 @@ class Cell:
 
     `writer`: whose write it counts as. `by`: who performed it. `authors`: whose content it is. `foreign`: for
     a row filled from a source that its writer could not soundly read, whose content that was (None among them
-    stands for bytes that nobody wrote). `legit`: the performer held the page when the bytes landed.
+    stands for bytes that nobody wrote). `legit`: the performer held the page when the bytes landed. `zero`: scrubbed,
+    which is a write to the request that held the page and did it, and to everybody else the absence of one.
     """
 
     writer: Req | None
@@ -58,6 +59,7 @@ class Cell:
     taint: frozenset[tuple[Req, frozenset[str]]] = frozenset()
     legit: bool = True
     unknown: bool = False  # copied from where the record does not reach
+    zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -307,10 +309,12 @@ class World:
         if page.id in page.pool.reserved:
             return "sound"
         cell = page.rows.get(row)
-        if not page.known and (cell is None or cell.writer != r):
+        if not page.known and (cell is None or (cell.writer != r and not cell.zero)):
             return "unknown"
         if self.lost(page, row):
             return "unknown"
+        if cell is not None and cell.zero and cell.writer != r:
+            return "unwritten"
         live = cell is not None and cell.gen == page.gen
         if cell is not None and live and cell.writer == r:
             return "foreign" if cell.foreign else "sound"

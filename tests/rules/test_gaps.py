@@ -47,8 +47,29 @@ def test_another_source_s_hole_is_not_its_business() -> None:
 def test_a_life_that_is_older_than_the_record() -> None:
     assert verdicts(ID, page(Trace(), 1, "page.read", seq=71)) == [("r1", "unproven")]
     assert verdicts(ID, page(Trace(), 1, "page.alloc", seq=71)) == []
-    received = Trace().received(0.9, "r1", "t-a")
+    received = page(Trace().received(0.9, "r1", "t-a"), 0.95, "page.alloc", "r2", seq=70)
     assert verdicts(ID, page(received, 1, "page.read", seq=71)) == []
+
+
+def test_nothing_but_reads_of_a_pool_says_nothing_of_its_pages() -> None:
+    received = Trace().received(0.9, "r1", "t-a")
+    (found,) = judge(ID, page(received, 1, "page.read"))
+    assert (found["request"], found["verdict"], found["missing"]) == (
+        "r1",
+        "unproven",
+        "page.alloc and page.write of e/0/kv",
+    )
+    fetched = page(Trace().received(0.9, "r1", "t-a"), 1, "page.read", op="transfer")
+    assert judge(ID, fetched) == []
+    probe = page(Trace().received(0.9, "r1", "t-a", traffic="probe"), 1, "page.read")
+    assert judge(ID, probe) == []
+
+
+def test_a_request_that_keeps_a_page_did_not_end_with_a_release() -> None:
+    for kept, said in (((4,), [("r1", "unproven")]), ((), [(None, "unproven")])):
+        trace = page(Trace(), 1, "page.alloc", pages=[3, *kept])
+        trace = page(trace, 2, "page.free", pages=[3])
+        assert verdicts(ID, page(trace, 3, "page.alloc", "r2", seq=9)) == said
 
 
 def test_a_record_that_begins_mid_life_is_no_fault_of_its_own() -> None:

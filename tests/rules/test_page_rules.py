@@ -325,10 +325,11 @@ class TestStrayWrites:
 
 
 class TestDoubleFree:
-    def test_is_wrong_bookkeeping_whoever_holds_the_page(self) -> None:
-        story = Story().alloc("r1", "t-a", 3).free("r1", 3).alloc("r2", "t-b", 3).free("r1", 3)
+    @pytest.mark.parametrize(("tenant", "verdict"), [("t-b", "leak"), ("t-a", "integrity")])
+    def test_is_judged_by_whose_page_it_was(self, tenant: str, verdict: str) -> None:
+        story = Story().alloc("r1", "t-a", 3).free("r1", 3).alloc("r2", tenant, 3).free("r1", 3)
         (finding,) = found("double-ownership", story)
-        assert (finding["request"], finding["verdict"]) == ("r1", "integrity")
+        assert (finding["request"], finding["verdict"]) == ("r1", verdict)
         assert finding["why"].endswith("which did not hold it; r2 did")
 
     def test_by_a_holder_is_the_engine_s(self) -> None:

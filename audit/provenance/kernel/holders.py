@@ -6,6 +6,7 @@ from typing import Any
 
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.layout import (
+    LF_GUEST,
     LF_INTRUDER,
     N_STEPS,
     NO_COVER,
@@ -25,6 +26,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_STEP_FREE,
     X_STEP_REALLOC,
 )
+from kvwitness.audit.provenance.kernel.watching import close_open, keep_open
 
 
 def share_of(w: Any, rp: int, page: int, gen: int, ordinal: int) -> int:
@@ -95,6 +97,9 @@ def alloc_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: in
             emit(w, X_DOUBLE_ALLOC, ev, actor, other, cold.alloc_ev, cold.alloc_ev, pool, page, state.gen, 0, 0, 0)
             if w.actors[other].type == T_REQUEST and other != actor:
                 second = other
+                if other == owner and state.rd_hi > state.rd_lo:
+                    seen = cold.read_ev if cold.read_ev >= cold.alloc_ev else -1
+                    keep_open(w, g, other, seen, state.rd_lo, state.rd_hi)
     slot = state.step
     running = slot >= 0 and w.steps[slot % N_STEPS].open == slot + 1 and cold.freed_step == slot
     if running and cold.alloc_ev < w.steps[slot % N_STEPS].ev:
@@ -108,7 +113,7 @@ def alloc_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: in
     state.sharers = 0
     state.rd_lo = 0
     state.rd_hi = 0
-    keep = flags & ~(PF_CO | PF_PUBLISHED | PF_KEYED | PF_KEY_OF_CO)
+    keep = state.flags & ~(PF_CO | PF_PUBLISHED | PF_KEYED | PF_KEY_OF_CO)
     state.flags = keep | PF_KNOWN | (PF_CO if second >= 0 else 0)
     cold.alloc_ev = ev
     cold.reported = -1
@@ -144,6 +149,7 @@ def free_page(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int
     """One holder lets a page go, or passes it to the holder `to`; returns whether it held anything."""
     state = w.pages[g]
     cold = w.cold[g]
+    close_open(w, g, actor)
     owner = state.owner
     if holds_as(w, actor, owner, anyone):
         loser = owner
@@ -267,10 +273,23 @@ def publish(w: Any, ev: int, pool: int, off: int, n: int, actor: int, key: int, 
         w.publication_pages[start + i].gen = w.pages[base + page].gen
         w.publication_pages[start + i].pool = pool
         w.pages[base + page].flags |= PF_PUBLISHED
+        welcome(w, base + page, actor)
         if w.cold[base + page].co_owner >= 0:
             published_by_one_of_two(w, base + page, actor)
         own = w.pages[base + page].lgen == w.pages[base + page].gen and not w.pages[base + page].lflags & LF_INTRUDER
         w.publication_pages[start + i].writer = w.pages[base + page].writer if own else -1
+
+
+def welcome(w: Any, g: int, actor: int) -> None:
+    """What somebody attached to a page wrote into it is part of what its own publication stands for, or nobody's."""
+    unnamed = w.actors[actor].type != T_REQUEST
+    if unnamed or w.pages[g].writer == actor:
+        w.pages[g].lflags &= ~LF_GUEST
+    node = w.pages[g].next
+    while node >= 0:
+        if unnamed or w.layers[node].writer == actor:
+            w.layers[node].flags &= ~LF_GUEST
+        node = w.layers[node].next
 
 
 def published_by_one_of_two(w: Any, g: int, actor: int) -> None:

@@ -67,7 +67,8 @@ TRANSFER = _record(
 """`writers`, `drained`: bits of the ranks that write, and of those that said that nothing is in flight. `life`: the
 event with which this use of the id began."""
 TRANSFER_PAGE = _record("i4", "page gen origin flags")
-"""`flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`),
+"""`gen`: of a source page that which is meant, of a target that which it had when the transfer began, -1 if it was not
+the request's then. `flags`: 1 read at the source, 2 its content was another's (`origin`), 4 it was tainted (`origin`),
 8 it was not written, 16 nobody can say."""
 TRANSFER_ID = _record("i8", "head lease")
 
@@ -165,7 +166,10 @@ F_TIMEOUT, F_WINDOW, F_PREEMPT, F_DUMMY, F_RECORD, F_ANYONE, F_LOSS, F_START = (
 PF_KNOWN, PF_RESERVED, PF_OPEN_WRITE, PF_CO, PF_PUBLISHED, PF_KEYED, PF_KEY_OF_CO = (1 << n for n in range(7))
 """PF_KEYED: one of its two owners published it while there were two; PF_KEY_OF_CO: it was the earlier of them."""
 # layer flags
-LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN = (1 << n for n in range(5))
+LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN, LF_ZEROED, LF_GUEST = (1 << n for n in range(7))
+"""LF_ZEROED: a scrub by the request that holds the page, which nobody else can read as content. LF_GUEST: written by
+one who is attached to the page, behind what it had been attached for; not what the key stands for, unless it, or
+nobody by name, publishes the page again."""
 
 # facts
 (
@@ -191,4 +195,5 @@ LF_INTRUDER, LF_TAINT, LF_FOREIGN_ORIGIN, LF_BLANK, LF_UNKNOWN = (1 << n for n i
     X_TIMEOUT_FREE,
     X_OPEN_READ_HIT,
     X_ACROSS,
-) = range(22)
+    X_SESSION,
+) = range(23)

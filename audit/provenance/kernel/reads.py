@@ -10,9 +10,11 @@ from kvwitness.audit.provenance.kernel.layers import NEVER, foreign_after, resol
 from kvwitness.audit.provenance.kernel.layout import (
     LF_BLANK,
     LF_FOREIGN_ORIGIN,
+    LF_GUEST,
     LF_INTRUDER,
     LF_TAINT,
     LF_UNKNOWN,
+    LF_ZEROED,
     NO_PLACES,
     NOBODY,
     OP_COPY,
@@ -31,11 +33,13 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_FOREIGN,
     X_LATE_READ,
     X_NOT_READY,
+    X_SESSION,
     X_SHARED,
     X_TAINTED,
     X_UNKNOWN,
     X_UNWRITTEN,
 )
+from kvwitness.audit.provenance.kernel.watching import keep_open
 
 # how a piece of a page stands to a reader
 SOUND, SHARED, FOREIGN, UNWRITTEN, STALE_OWN, UNKNOWN = range(6)
@@ -51,7 +55,16 @@ def rows_of(i: int, tok0: int, tok1: int, tokens: int) -> tuple[int, int]:
     return lo, max(lo, hi)
 
 
-def attachment(w: Any, g: int, page: int, actor: int, rp: int, ordinal: int, tokens: int) -> tuple[int, int, int]:
+def goes_on(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int) -> None:
+    """A request uses pages that a session keeps: they begin its table, so that no place in it is judged, ever."""
+    if rp >= 0 and not w.pairs[rp].blind & NO_PLACES:
+        w.pairs[rp].blind |= NO_PLACES
+        emit(w, X_SESSION, ev, actor, -1, -1, -1, pool, page, w.pages[g].gen, 0, 0, 0)
+
+
+def attachment(
+    w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int, ordinal: int, tokens: int
+) -> tuple[int, int, int]:
     """How a request is attached to a page: 1 admitted, 2 attached but not admitted, 0 not; and the rows it covers.
 
     Pages that a session or a snapshot of the reader's own tenant keeps count as admitted.
@@ -60,8 +73,7 @@ def attachment(w: Any, g: int, page: int, actor: int, rp: int, ordinal: int, tok
     owner = state.owner
     if owner >= 0 and (w.actors[owner].type == T_SESSION or w.actors[owner].type == T_SNAPSHOT):
         if w.actors[owner].tenant == w.actors[actor].tenant:
-            if rp >= 0:
-                w.pairs[rp].blind |= NO_PLACES
+            goes_on(w, ev, g, page, pool, actor, rp)
             return 1, 0, tokens
     entry = share_of(w, rp, page, state.gen, ordinal)
     if entry < 0:
@@ -80,6 +92,8 @@ def standing(w: Any, g: int, actor: int, writer: int, gen: int, flags: int, shar
     state = w.pages[g]
     if flags & LF_UNKNOWN:
         return UNKNOWN
+    if flags & LF_ZEROED and writer != actor:
+        return UNWRITTEN
     if writer == NEVER or flags & LF_BLANK:
         return UNWRITTEN if state.flags & PF_KNOWN or writer != NEVER else UNKNOWN
     live = gen == state.gen
@@ -87,7 +101,7 @@ def standing(w: Any, g: int, actor: int, writer: int, gen: int, flags: int, shar
         return SOUND if live else STALE_OWN
     if not live:
         return UNWRITTEN
-    if share == 1 and writer != NOBODY and not flags & LF_INTRUDER:
+    if share == 1 and writer != NOBODY and not flags & (LF_INTRUDER | LF_GUEST):
         return SHARED
     return FOREIGN
 
@@ -196,41 +210,13 @@ def report(
     elif how == FOREIGN:
         emit(w, X_FOREIGN, ev, actor, writer, wev, since, pool, page, gen, x, y, 0)
     else:
-        b = -1 if writer == NEVER or writer == actor or flags & LF_BLANK else writer
+        b = -1 if writer == NEVER or writer == actor or flags & (LF_BLANK | LF_ZEROED) else writer
         arrived = (
             1 if writer == actor and flags & LF_BLANK else 0
         )  # it came with the reader's own transfer, from where nobody had written
         emit(w, X_UNWRITTEN, ev, actor, b, wev, since, pool, page, gen, x, y, arrived)
         if share > 0 or open_write_covers(w, g, x, y):
             emit(w, X_NOT_READY, ev, actor, b, wev, since, pool, page, gen, x, y, 0)
-
-
-def keep_open(w: Any, g: int, actor: int, ev: int, lo: int, hi: int) -> None:
-    """Remember the read of one who does not hold the page: later writes there happen under its eyes."""
-    state = w.pages[g]
-    cold = w.cold[g]
-    node = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
-    while node >= 0:
-        if w.open_writes[node].actor == actor and w.open_writes[node].op == OP_OPEN_READ:
-            w.open_writes[node].lo = min(w.open_writes[node].lo, lo)
-            w.open_writes[node].hi = max(w.open_writes[node].hi, hi)
-            return
-        node = w.open_writes[node].next
-    node = w.count.open_write_free
-    if node >= 0:
-        w.count.open_write_free = w.open_writes[node].next
-    else:
-        node = w.count.open_writes
-        w.count.open_writes += 1
-    w.open_writes[node].actor = actor
-    w.open_writes[node].ev = ev
-    w.open_writes[node].gen = state.gen
-    w.open_writes[node].lo = lo
-    w.open_writes[node].hi = hi
-    w.open_writes[node].op = OP_OPEN_READ
-    w.open_writes[node].next = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
-    cold.open_writes = node
-    state.flags |= PF_OPEN_WRITE
 
 
 def read_page(
@@ -252,7 +238,7 @@ def read_page(
     cold = w.cold[g]
     if state.flags & PF_RESERVED:
         return
-    share, s_lo, s_hi = attachment(w, g, page, actor, rp, ordinal, tokens)
+    share, s_lo, s_hi = attachment(w, ev, g, page, pool, actor, rp, ordinal, tokens)
     holder = is_holder(w, g, page, actor, rp, ordinal)
     if not holder and rp >= 0:
         w.pairs[rp].blind |= STRANGE_PAGES
@@ -392,36 +378,11 @@ def late_read_page(
     since = cold.alloc_ev
     if k >= 0:
         other, when = w.scratch[k].writer, w.scratch[k].ev
+        if w.scratch[k].flags & LF_ZEROED:
+            other = -1
         emit(w, X_LATE_READ, ev, actor, other, when, since, pool, page, state.gen, lo, hi, 2)
         w.actors[actor].tainted = 1
         return int(other)
     when = cold.free_ev
     emit(w, X_LATE_READ, ev, actor, -1, when, since, pool, page, state.gen, lo, hi, 1 if lease else 0)
     return -1
-
-
-def end_read(w: Any, ev: int, record: int, lease: int, rp: int) -> None:
-    """An explicit end closes a read that was remembered."""
-    w.reads[record].open = 0
-    pool = w.reads[record].pool
-    tokens = w.pools[pool].tokens
-    base = w.pools[pool].base
-    tok0, tok1 = w.reads[record].tok0, w.reads[record].tok1
-    for i in range(w.reads[record].n):
-        j = w.reads[record].off + i
-        page = w.read_pages[j].page
-        lo, hi = rows_of(i, tok0, tok1, tokens)
-        late_read_page(
-            w,
-            ev,
-            base + page,
-            page,
-            pool,
-            lo,
-            hi,
-            w.reads[record].actor,
-            rp,
-            w.reads[record].ev,
-            w.read_pages[j].gen,
-            lease,
-        )

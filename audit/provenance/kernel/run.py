@@ -69,16 +69,19 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_TIMEOUT_FREE,
     X_UNCOVERED,
 )
-from kvwitness.audit.provenance.kernel.reads import end_read, find_read, read_page, remember_read
+from kvwitness.audit.provenance.kernel.reads import find_read, read_page, remember_read
 from kvwitness.audit.provenance.kernel.transfers import (
     begin_transfer,
     check_done,
+    end_read,
+    meant_for,
     next_reported,
     origin_of,
     record_for,
     reported_on,
     settle_source,
 )
+from kvwitness.audit.provenance.kernel.watching import close_open
 from kvwitness.audit.provenance.kernel.writes import copy_page, issue, land, move_page, take_issued
 
 
@@ -118,12 +121,13 @@ def end_of_read(w: Any, e: int, ev: int) -> bool:
     if record >= 0 and not w.actors[actor].exempt:
         transfer = w.pairs[rp].source
         lease = 1 if transfer >= 0 and 0 <= w.transfers[transfer].lease < w.events[e].time else 0
-        end_read(w, ev, record, lease, rp)
+        end_read(w, ev, record, lease, rp, w.events[e].time)
     for i in range(n):
         page = w.pages[base + w.listed[off + i]]
         if page.owner == actor:
             page.rd_lo = 0
             page.rd_hi = 0
+        close_open(w, base + w.listed[off + i], actor)
     return record >= 0
 
 
@@ -268,6 +272,8 @@ def write_page(
             p1 = place * w.pools[pool].tokens + hi
             settle_source(w, ev, record, p0, p1, w.transfers[record].rp1, time)
             origin, flags = origin_of(w, record, p0, p1)
+            if issued < 0 and w.pages[g].owner != actor:
+                issued = meant_for(w, record, number, place)
     page = w.pages[g]
     held = (
         page.owner == actor and page.sharers == 0 and page.flags & (PF_RESERVED | PF_CO | PF_KEYED | PF_OPEN_WRITE) == 0
@@ -492,6 +498,7 @@ def free_event(w: Any, e: int, ev: int) -> None:
         g = base + number
         page = w.pages[g]
         if page.owner == actor and not late and not timeout and not page.flags & PF_CO and not stepping(w, page.step):
+            close_open(w, g, actor)
             page.owner = to
             page.rd_lo = 0
             page.rd_hi = 0

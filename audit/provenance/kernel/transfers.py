@@ -11,6 +11,8 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_FOREIGN_ORIGIN,
     LF_TAINT,
     LF_UNKNOWN,
+    LF_ZEROED,
+    OP_TRANSFER,
     PF_KNOWN,
     PF_RESERVED,
     TS_CLAIMED,
@@ -110,7 +112,11 @@ def begin_transfer(
         w.transfer_pages[start + i].origin = -1
         w.transfer_pages[start + i].flags = 0
     for i in range(d_n):
-        w.transfer_pages[start + s_n + i].page = w.listed_too[d_off + i]
+        page = w.listed_too[d_off + i]
+        w.transfer_pages[start + s_n + i].page = page
+        w.transfer_pages[start + s_n + i].gen = -1
+        if dst_pool >= 0 and w.pages[w.pools[dst_pool].base + page].owner == actor:
+            w.transfer_pages[start + s_n + i].gen = w.pages[w.pools[dst_pool].base + page].gen
     w.transfer_ids[transfer].head = record
     if rp2 >= 0:
         w.pairs[rp2].transfer = record
@@ -139,13 +145,13 @@ def source_page(w: Any, ev: int, record: int, i: int, lo: int, hi: int, rp1: int
     if w.pages[g].gen == 0 and w.pages[g].owner < 0 and w.pages[g].hi == 0:
         return  # a store of which nothing is on record gives no origin
     n = resolve(w, g, lo, hi)
-    share, s_lo, s_hi = attachment(w, g, page, actor, rp1, first_place + i, w.pools[pool].tokens)
+    share, s_lo, s_hi = attachment(w, ev, g, page, pool, actor, rp1, first_place + i, w.pools[pool].tokens)
     if share:
         n = split_by_share(w, g, n, s_lo, s_hi)
     lost = w.pools[pool].gap_ev >= w.cold[g].alloc_ev and w.pools[pool].gap_ev >= 0
     for k in range(n):
         writer, wgen, flags, origin = w.scratch[k].writer, w.scratch[k].gen, w.scratch[k].flags, w.scratch[k].origin
-        if writer == NEVER or writer < 0:
+        if writer == NEVER or writer < 0 or (flags & LF_ZEROED and writer != actor):
             unknown = flags & LF_UNKNOWN or not w.pages[g].flags & PF_KNOWN or lost
             w.transfer_pages[j].flags |= 16 if unknown else 8
             continue
@@ -190,6 +196,57 @@ def settle_source(w: Any, ev: int, record: int, pos0: int, pos1: int, rp1: int, 
     return dirty
 
 
+def departs(w: Any, ev: int, read: int, i: int, rp: int, place: int, lo: int, hi: int, time: int) -> bool:
+    """The end of a read of its own dates when a source page was read: what lands later brings what was there then.
+
+    `i`: the page's place in the list of the read, `place` in the request's table if the read says so, [lo, hi) the
+    rows that were read. Returns whether a transfer of the request was waiting for that page.
+    """
+    page, n = w.read_pages[w.reads[read].off + i].page, w.reads[read].n
+    record = w.pairs[rp].source
+    found = False
+    while record >= 0:
+        if w.transfers[record].actor != w.reads[read].actor or w.transfers[record].src_pool != w.reads[read].pool:
+            record = next_reported(w, record)
+            continue
+        s_n, s_off, first = w.transfers[record].s_n, w.transfers[record].s_off, w.transfers[record].s_first
+        k = place - first if place >= 0 else i
+        if place < 0 and s_n != n:
+            k = 0
+            while k < s_n and w.transfer_pages[s_off + k].page != page:
+                k += 1
+        if 0 <= k < s_n and w.transfer_pages[s_off + k].page == page and not w.transfer_pages[s_off + k].flags & 1:
+            tokens = w.pools[w.transfers[record].src_pool].tokens
+            start, end = (first + k) * tokens, w.transfers[record].tok1
+            low = max(0, w.transfers[record].tok0 - start)
+            high = tokens if end < 0 else max(0, min(tokens, end - start))
+            if lo <= low and hi >= high:
+                lease = w.transfers[record].lease
+                source_page(w, ev, record, k, low, high, rp, 1 if 0 <= lease < time else 0)
+                found = True
+        record = next_reported(w, record)
+    return found
+
+
+def end_read(w: Any, ev: int, record: int, lease: int, rp: int, time: int) -> None:
+    """An explicit end closes a read that was remembered."""
+    w.reads[record].open = 0
+    pool = w.reads[record].pool
+    tokens = w.pools[pool].tokens
+    base = w.pools[pool].base
+    tok0, tok1, n = w.reads[record].tok0, w.reads[record].tok1, w.reads[record].n
+    carried = w.reads[record].op == OP_TRANSFER and w.pairs[rp].source >= 0
+    for i in range(n):
+        j = w.reads[record].off + i
+        page, gen = w.read_pages[j].page, w.read_pages[j].gen
+        lo, hi = rows_of(i, tok0, tok1, tokens)
+        place = tok0 // tokens + i if tok0 >= 0 else -1
+        if carried and departs(w, ev, record, i, rp, place, lo, hi, time):
+            continue
+        actor, began = w.reads[record].actor, w.reads[record].ev
+        late_read_page(w, ev, base + page, page, pool, lo, hi, actor, rp, began, gen, lease)
+
+
 def origin_of(w: Any, record: int, pos0: int, pos1: int) -> tuple[int, int]:
     """Origin actor and layer flags of what arrived for positions [pos0, pos1): (-1, 0) when it is the request's own."""
     if w.transfers[record].s_n == 0:
@@ -227,6 +284,17 @@ def record_for(w: Any, rp: int, page: int, actor: int, place: int) -> int:
                     return int(record)
         record = w.transfers[record].older
     return -1
+
+
+def meant_for(w: Any, record: int, page: int, place: int) -> int:
+    """The generation that a target page had when the transfer began, if it was the request's then; else -1."""
+    off, n = w.transfers[record].d_off, w.transfers[record].d_n
+    k = place - w.transfers[record].d_first
+    if not 0 <= k < n or w.transfer_pages[off + k].page != page:
+        k = 0
+        while k < n and w.transfer_pages[off + k].page != page:
+            k += 1
+    return int(w.transfer_pages[off + k].gen) if k < n else -1
 
 
 def reported_on(w: Any, transfer: int, actor: int) -> int:
@@ -268,16 +336,17 @@ def check_done(w: Any, ev: int, record: int, tokens_claimed: int, rp2: int) -> N
         if hi <= lo or place * tokens >= tokens_claimed:
             continue
         actor = w.transfers[record].actor
-        share, s_lo, s_hi = attachment(w, g, page, actor, rp2, place, tokens)
+        share, s_lo, s_hi = attachment(w, ev, g, page, pool, actor, rp2, place, tokens)
         n = resolve(w, g, lo, hi)
         if share:
             n = split_by_share(w, g, n, s_lo, s_hi)
         for k in range(n):
             part = share if w.scratch[k].lo >= s_lo and w.scratch[k].hi <= s_hi else 0
-            if w.scratch[k].writer == actor and w.scratch[k].gen == w.pages[g].gen:
+            zeroed = w.scratch[k].flags & LF_ZEROED != 0  # made ready for what was to come
+            if w.scratch[k].writer == actor and w.scratch[k].gen == w.pages[g].gen and not zeroed:
                 continue  # it arrived; what arrived is another question
             how = standing(w, g, actor, w.scratch[k].writer, w.scratch[k].gen, w.scratch[k].flags, part)
-            if how != SOUND and how != SHARED:
+            if zeroed or (how != SOUND and how != SHARED):
                 emit(
                     w,
                     X_FALSE_DONE,

@@ -6,13 +6,14 @@ from typing import Any
 
 from kvwitness.audit.provenance.kernel.emit import emit
 from kvwitness.audit.provenance.kernel.holders import alloc_page, share_of, share_record
-from kvwitness.audit.provenance.kernel.layers import NEVER, clear_layers, push_layer, resolve, was_written_by
+from kvwitness.audit.provenance.kernel.layers import NEVER, push_layer, resolve, was_written_by
 from kvwitness.audit.provenance.kernel.layout import (
     LF_BLANK,
+    LF_GUEST,
     LF_INTRUDER,
     LF_TAINT,
     LF_UNKNOWN,
-    NO_PLACES,
+    LF_ZEROED,
     NOBODY,
     OP_COPY,
     OP_DUMMY,
@@ -36,7 +37,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_OPEN_READ_HIT,
     X_STRAY_WRITE,
 )
-from kvwitness.audit.provenance.kernel.reads import SHARED, SOUND, across, attachment, split_by_share, standing
+from kvwitness.audit.provenance.kernel.reads import SHARED, SOUND, across, attachment, goes_on, split_by_share, standing
 
 
 def issue(w: Any, g: int, actor: int, ev: int, gen: int, lo: int, hi: int, op: int) -> None:
@@ -91,34 +92,34 @@ def take_issued(w: Any, g: int, actor: int, lo: int, hi: int, op: int) -> int:
     return -1
 
 
-def may_write(w: Any, g: int, page: int, pool: int, actor: int, rp: int, op: int, lo: int, hi: int) -> bool:
-    """Whether the page is this writer's to fill."""
+def may_write(w: Any, ev: int, g: int, page: int, pool: int, actor: int, rp: int, op: int, lo: int, hi: int) -> int:
+    """Whether the page is this writer's to fill: 1, or 2 of one who is attached to it, behind its match; 0 if not."""
     state = w.pages[g]
     cold = w.cold[g]
     owner = state.owner
     if owner == actor or (state.flags & PF_CO and cold.co_owner == actor):
-        return True
+        return 1
     if not state.flags & PF_KNOWN or not w.pools[pool].allocs:
         if rp >= 0:
             w.pairs[rp].blind |= STRANGE_PAGES
-        return True  # who holds it was never on record
+        return 1  # who holds it was never on record
     kin = owner >= 0 and (
         w.actors[owner].tenant == w.actors[actor].tenant or w.actors[owner].tenant < 0 or w.actors[actor].tenant < 0
     )
     if kin and w.actors[owner].type != T_REQUEST:
         if w.actors[owner].type == T_SESSION or op == OP_COPY or op == OP_TRANSFER or op == OP_LOAD:
-            if w.actors[owner].type == T_SESSION and rp >= 0:
-                w.pairs[rp].blind |= NO_PLACES
-            return True
+            if w.actors[owner].type == T_SESSION:
+                goes_on(w, ev, g, page, pool, actor, rp)
+            return 1
     if state.sharers > 0 and (owner < 0 or w.actors[owner].type != T_REQUEST):
         entry = share_of(w, rp, page, state.gen, -1)
         if entry >= 0:
             record = share_record(w, rp, entry)
             base = (w.shares[record].ord + entry - w.shares[record].off) * w.pools[pool].tokens
-            return bool(w.shares[record].tok1 >= 0 and base + lo >= w.shares[record].tok1)
+            return 2 if w.shares[record].tok1 >= 0 and base + lo >= w.shares[record].tok1 else 0
     if rp >= 0:
         w.pairs[rp].blind |= STRANGE_PAGES
-    return False
+    return 0
 
 
 def hit_open_reads(w: Any, ev: int, g: int, page: int, pool: int, lo: int, hi: int, writer: int) -> None:
@@ -143,12 +144,16 @@ def hit_open_reads(w: Any, ev: int, g: int, page: int, pool: int, lo: int, hi: i
     if state.sharers <= 0:
         return
     tokens = w.pools[pool].tokens
+    # What the owner of a published page fills in is what the share stands for: too late, and not somebody else's.
+    promised = owner == writer and not state.flags & PF_CO
     for share in range(w.count.shares):
         a = w.shares[share].actor
         if w.shares[share].pool != pool or a == writer or w.shares[share].read == 0 or 0 <= w.actors[a].end < now:
             continue
         for j in range(w.shares[share].off, w.shares[share].off + w.shares[share].n):
             if w.share_pages[j].page == page and w.share_pages[j].gen == gen:
+                if promised and w.share_pages[j].flags & 1:
+                    continue
                 base = (w.shares[share].ord + j - w.shares[share].off) * tokens
                 x, y = lo, hi
                 if w.shares[share].tok1 >= 0:
@@ -195,8 +200,9 @@ def land(
     if state.flags & PF_RESERVED or hi <= lo:
         return
     if op == OP_SCRUB:
-        if lo == 0 and hi >= w.pools[pool].tokens:
-            clear_layers(w, g)
+        holds = state.owner == actor or (state.flags & PF_CO and cold.co_owner == actor)
+        if holds and w.actors[actor].type == T_REQUEST and (issued < 0 or issued == state.gen):
+            push_layer(w, g, lo, hi, actor, state.gen, ev, LF_ZEROED, -1)
         else:
             push_layer(w, g, lo, hi, -1, -1, ev, LF_BLANK, -1)
         return
@@ -204,10 +210,12 @@ def land(
     if actor == NOBODY and op != OP_DUMMY and owner >= 0 and w.actors[owner].type != T_REQUEST:
         actor = owner  # the engine fills a tier page in its holder's name
     moved_on = issued >= 0 and issued != gen
-    legitimate = (
-        not moved_on and (actor != NOBODY or owner == NOBODY) and may_write(w, g, page, pool, actor, rp, op, lo, hi)
-    )
-    if legitimate:
+    may = 0
+    if not moved_on and (actor != NOBODY or owner == NOBODY):
+        may = may_write(w, ev, g, page, pool, actor, rp, op, lo, hi)
+    if may:
+        if may == 2:
+            flags |= LF_GUEST
         if state.flags & PF_KEYED and w.actors[actor].type == T_REQUEST:
             earlier = actor == cold.co_owner
             if (earlier or actor == owner) and earlier != (state.flags & PF_KEY_OF_CO != 0):
@@ -253,7 +261,7 @@ def copy_layers(
     """Give the target page the content of the source; what the request could soundly read becomes its own."""
     gen = w.pages[g2].gen
     n = resolve(w, g1, 0, tokens)
-    share, s_lo, s_hi = attachment(w, g1, page1, actor, rp1, -1, tokens)
+    share, s_lo, s_hi = attachment(w, ev, g1, page1, pool1, actor, rp1, -1, tokens)
     if share:
         n = split_by_share(w, g1, n, s_lo, s_hi)
     owner = w.pages[g1].owner
@@ -275,7 +283,7 @@ def copy_layers(
         if owner == actor and w.actors[owner].type != T_REQUEST:
             part = 1  # a holder moves content between tiers in its own name
         how = standing(w, g1, actor, writer, wgen, flags, part)
-        keep = flags & ~LF_INTRUDER
+        keep = flags & ~(LF_INTRUDER | LF_GUEST)
         if how == SOUND or how == SHARED:
             if how == SHARED:
                 across(w, ev, pool1, page1, w.pages[g1].gen, k, actor)
@@ -300,7 +308,7 @@ def copy_page(
     who = actor
     if actor == NOBODY and w.pages[g2].owner >= 0:
         who = w.pages[g2].owner
-    fine = may_write(w, g2, page2, pool2, who, rp2, OP_COPY, 0, tokens)
+    fine = may_write(w, ev, g2, page2, pool2, who, rp2, OP_COPY, 0, tokens) != 0
     if not fine:
         land(w, ev, g2, page2, pool2, 0, tokens, who, rp2, OP_COPY, -1, 0, -1)
     elif w.pages[g2].sharers > 0 or w.pages[g2].flags & PF_OPEN_WRITE:
@@ -338,6 +346,7 @@ def move_page(
     if not prepared:
         alloc_page(w, ev, g2, page2, pool2, owner, -1, -1, time)
     gen2 = w.pages[g2].gen
+    twice = w.pages[g2].flags & PF_CO != 0  # somebody else held the target: that one holds it still
     w.pages[g2].owner = owner
     w.pages[g2].rd_lo, w.pages[g2].rd_hi = w.pages[g1].rd_lo, w.pages[g1].rd_hi
     w.pages[g2].ord = place
@@ -345,7 +354,8 @@ def move_page(
     # what is said of the page rests on all that befell it, from before it moved
     w.cold[g2].alloc_ev = min(w.cold[g1].alloc_ev, w.cold[g2].alloc_ev)
     w.pages[g2].flags |= w.pages[g1].flags & (PF_PUBLISHED | PF_KNOWN | PF_CO | PF_KEYED | PF_KEY_OF_CO)
-    w.cold[g2].co_owner = w.cold[g1].co_owner
+    if not twice:
+        w.cold[g2].co_owner = w.cold[g1].co_owner
     n = resolve(w, g1, 0, w.pools[pool2].tokens)
     for k in range(n):
         lo, hi, writer, wgen = w.scratch[k].lo, w.scratch[k].hi, w.scratch[k].writer, w.scratch[k].gen
