@@ -50,9 +50,8 @@ def verify(layout: Layout, cache: Cache) -> list[Problem]:
     cache.clear()
     snapshot = take(layout, cache)
     problems, sound = check_segments(snapshot)
-    problems += [
-        Problem("damaged", n, f"The empty segment {n} is damaged or gone.", _PUBLISH) for n in damaged_seeds(layout)
-    ]
+    empty = damaged_seeds(layout, snapshot.manifest.first_open)
+    problems += [Problem("damaged", n, f"The empty segment {n} is damaged or gone.", _PUBLISH) for n in empty]
     problems += old_schema(sound)
     problems += _doubled(snapshot, sound)
     problems += _records(layout)
