@@ -29,6 +29,10 @@ _PATTERN_CHARACTERS = set("*?[]{}")
 IMPORT_PREFIX = "import-"
 FLUSHED = "flushed"
 """Directory of the live segments. (`live` was that of layout 1, into which a writer of that time must not find.)"""
+LIVE = "live"
+"""... and that directory."""
+BEFORE = "before"
+"""Directory in `flushed` for what a store of layout 1 had in `live`."""
 SEED = "0-empty"
 """Name of the writer and of the import that hold no rows: they keep the search patterns of the views
 non-empty."""

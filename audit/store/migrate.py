@@ -10,17 +10,13 @@ from kvwitness.audit.store.durable import make_dir, sync_dir
 from kvwitness.audit.store.expiry import expire
 from kvwitness.audit.store.failures import explained
 from kvwitness.audit.store.folders import make
-from kvwitness.audit.store.layout import FLUSHED, Layout, parse_segment
+from kvwitness.audit.store.layout import BEFORE, FLUSHED, LIVE, Layout, parse_segment
 from kvwitness.audit.store.manifest import LAYOUT_VERSION, Manifest, layout_version, load, save
 from kvwitness.audit.store.rotation import closed, numbers_used
 from kvwitness.audit.store.schema import SCHEMA_VERSION
 from kvwitness.audit.store.seeds import ensure_seeds
 from kvwitness.audit.store.snapshot import take
-from kvwitness.audit.store.transaction import commit, maintenance_lock, manifest_lock
-
-_LIVE = "live"
-BEFORE = "before"
-"""Directory in flushed/ for what a store of layout 1 had in live/."""
+from kvwitness.audit.store.transaction import commit, heal, maintenance_lock, manifest_lock
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def migrate(layout: Layout) -> MigrationResult:
         new = [s for s in (rewrite.merge(layout, [segment]) for segment in good) if s is not None]
 
         def change(manifest: Manifest) -> Manifest | None:
-            if not old and from_layout == LAYOUT_VERSION and manifest.schema_version == SCHEMA_VERSION:
+            if not old and manifest.schema_version == SCHEMA_VERSION:
                 return None
             changed = manifest.next(**rewrite.replaced(manifest, old, new, grace_s=0.0))
             return replace(changed, schema_version=SCHEMA_VERSION)
@@ -61,6 +57,7 @@ def migrate(layout: Layout) -> MigrationResult:
         # The views take their columns from these; they are put right before anything is published over them.
         ensure_seeds(layout, load(layout, any_schema=True).first_open)
         commit(layout, change, any_schema=True)
+        heal(layout)
         expire(layout)
     return MigrationResult(
         before, SCHEMA_VERSION, len(new), sum(s.rows for s in new), from_layout=from_layout, to_layout=LAYOUT_VERSION
@@ -76,7 +73,7 @@ def _move_live(layout: Layout) -> None:
     before = f"{FLUSHED}/{BEFORE}"
     with manifest_lock(layout), explained("moving live segments to", layout.root / before):
         manifest = load(layout, any_schema=True)
-        old = layout.root / _LIVE
+        old = layout.root / LIVE
         make_dir(layout.flushed)
         if old.is_dir():  # else an earlier attempt came so far
             os.rename(old, layout.root / before)
@@ -87,8 +84,9 @@ def _move_live(layout: Layout) -> None:
         retired = tuple(replace(r, name=_moved(r.name)) for r in manifest.retired)
         gone = {r.name for r in retired} | {_moved(q.name) for q in manifest.quarantined}
         live = tuple(n for n in names if n not in gone)
-        save(replace(manifest, live=live, retired=retired, writers=numbers_used(manifest, names)), layout)
+        # A generation of its own: should this process die now, whoever reads next publishes it.
+        save(manifest.next(live=live, retired=retired, writers=numbers_used(manifest, names)), layout)
 
 
 def _moved(name: str) -> str:
-    return f"{FLUSHED}/{BEFORE}/{name.removeprefix(f'{_LIVE}/')}" if name.startswith(f"{_LIVE}/") else name
+    return f"{FLUSHED}/{BEFORE}/{name.removeprefix(f'{LIVE}/')}" if name.startswith(f"{LIVE}/") else name

@@ -187,6 +187,20 @@ def test_segments_of_a_backup_from_later_folders_count(store: Store) -> None:
     assert_whole(restored)
 
 
+def test_a_segment_where_nobody_looks_is_found(store: Store) -> None:
+    first = flush(store, 0)
+    copy = (store.path / "flushed/1/1/ev-w-0000000001.parquet").read_bytes()
+    flush(store, first)
+    store.compact(grace_s=0)
+    assert_whole(store)
+    strays = ["flushed/1/1/ev-x-0000000001.parquet", "live/ev-x-0000000002.parquet"]
+    for name in strays:
+        (store.path / name).parent.mkdir()
+        (store.path / name).write_bytes(copy)
+    assert [(p.kind, p.name, p.severity) for p in store.verify()] == [("stray", name, "error") for name in strays]
+    assert sql_count(store) == first + 20
+
+
 def test_a_folder_that_is_gone_is_said(store: Store, tmp_path: Path) -> None:
     with store.writer("w") as writer:
         writer.append(events(10))
