@@ -110,10 +110,13 @@ def replaced(manifest: Manifest, gone: Sequence[Segment], new: Sequence[Segment]
     """The changes of the manifest that put `new` in the place of `gone`."""
     names = {s.name for s in gone}
     live = tuple(n for n in manifest.live if n not in names)
+    whole = _whole(names, live)
+    # What waits in a folder that now goes as a whole goes with it, unless it has to go sooner.
+    waiting = tuple(r for r in manifest.retired if folder_of(r.name) not in whole or r.grace_s < grace_s)
     return {
         "sealed": (*(s for s in manifest.sealed if s.name not in names), *new),
         "live": live,
-        "retired": (*manifest.retired, *manifest.newly_retired(sorted(_whole(names, live)), grace_s=grace_s)),
+        "retired": (*waiting, *manifest.newly_retired(sorted(whole), grace_s=grace_s)),
     }
 
 

@@ -85,6 +85,15 @@ def test_what_is_left_of_a_closed_folder_still_counts(store: Store) -> None:
     assert_whole(store)
 
 
+def test_a_folder_that_is_merged_in_steps_goes_as_a_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvwitness.audit.store.compaction._GROUP_SEGMENTS", 2)
+    first = flush(store, 0, 6)
+    assert store.compact().merged == 6
+    assert store.info()["waiting_for_removal"] == 1
+    assert len(list(store.path.glob("flushed/1/1/ev-*"))) == 6
+    assert seqs(store) == list(range(first))
+
+
 @pytest.mark.parametrize("first", [0, 1, 34, 35, 600, 1224, 1225, 3000])
 def test_patterns_find_the_folders_from_one_on_and_none_before(first: int) -> None:
     patterns = folders.patterns(first)
