@@ -120,7 +120,8 @@ def _bare(path: Path, rng: random.Random) -> None:
     before = acknowledged(path)
     with duckdb.connect() as con:
         con.execute(f"ATTACH '{path}/store.duckdb' AS store (READ_ONLY)")
-        rows = con.execute("SELECT request FROM store.over_limit_successes()").fetchall()
+        con.execute("USE store")
+        rows = con.execute("SELECT request FROM over_limit_successes()").fetchall()
     _expect(path, "bare", before, [request for (request,) in rows])
 
 
