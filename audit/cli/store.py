@@ -60,11 +60,15 @@ def compact(
             "bytes_after": done.bytes_after,
             "files_removed": done.files_removed,
             "leftovers": asdict(done.leftovers),
+            "crowded": done.crowded,
             "damaged": damaged,
         }
     )
     for message in damaged:
         say(message, quiet=quiet)
+    if done.crowded:
+        said = "The newest live segments were left for later: too many folders of replaced ones wait for their grace."
+        say(said, quiet=quiet)
     if damaged:
         raise typer.Exit(_FOUND)
 

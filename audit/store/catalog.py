@@ -28,6 +28,7 @@ from kvwitness.audit.store import sql, views
 from kvwitness.audit.store.casebook import ENTRY_COLUMNS
 from kvwitness.audit.store.durable import place, sync_fd
 from kvwitness.audit.store.failures import StoreError, explained, storage_error
+from kvwitness.audit.store.folders import patterns
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, ResultRun
 from kvwitness.audit.store.schema import COMMENTS, STORE_SCHEMA
@@ -122,7 +123,7 @@ def markers(layout: Layout) -> dict[int, Path]:
 def publish(layout: Layout, manifest: Manifest) -> None:
     """Build `store.duckdb` for a manifest and put it in place. The caller holds the manifest's lock."""
     with explained("publishing", layout.catalog):
-        ensure_seeds(layout)
+        ensure_seeds(layout, manifest.first_open)
         mark = marker(layout, manifest.generation)
         if not mark.exists():
             tmp = layout.tmp / f"{mark.name}.{os.getpid()}"
@@ -206,23 +207,29 @@ def _branch(columns: str, files: str, layout: Layout, where: str = "", *, rows: 
     )
 
 
-def _not_retired(layout: Layout, manifest: Manifest, directory: str) -> str:
-    gone = sorted(str(layout.root / n) for n in manifest.retired_names() if n.startswith(f"{directory}/"))
-    return f" WHERE filename NOT IN ({sql.texts(gone)})" if gone else ""
+def _imports_gone(layout: Layout, manifest: Manifest) -> str:
+    """The retired segments of imports, as a list of literals."""
+    return sql.texts(sorted(str(layout.root / n) for n in manifest.retired_names() if n.startswith("imports/")))
 
 
 def _events_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Manifest) -> None:
     columns = ", ".join(sql.name(n) for n in STORE_SCHEMA.names)
     root = str(layout.root)
     branches = []
-    if manifest.sealed:
-        files = sql.texts(f"{root}/{s.name}" for s in manifest.sealed)
-        branches.append(_branch(columns, f"[{files}]", layout, rows=sum(s.rows for s in manifest.sealed)))
+    if names := [*(s.name for s in manifest.sealed), *manifest.live]:
+        files = sql.texts(f"{root}/{name}" for name in names)
+        rows = sum(s.rows for s in manifest.sealed) if manifest.sealed else _ASSUMED_ROWS
+        branches.append(_branch(columns, f"[{files}]", layout, rows=rows))
     # One search pattern for each scan: DuckDB looks up the first pattern of a scan while it plans, and the
-    # further ones later, when the marker has been opened already.
-    for directory, pattern in (("live", "live/*.parquet"), ("imports", "imports/*/*.parquet")):
-        where = _not_retired(layout, manifest, directory)
-        branches.append(_branch(columns, sql.text(f"{root}/{pattern}"), layout, where))
+    # further ones later, when the marker has been opened already. (From 2.0 on it looks through further directories
+    # of one pattern later, too, and opens the marker once more after that.)
+    # No pattern finds replaced live segments: to name them in a condition takes DuckDB time that grows with the
+    # square of their number, half a minute at 6,000.
+    for pattern in patterns(manifest.first_open):
+        branches.append(_branch(columns, sql.text(f"{root}/{pattern}"), layout))
+    gone = _imports_gone(layout, manifest)
+    where = f" WHERE filename NOT IN ({gone})" if gone else ""
+    branches.append(_branch(columns, sql.text(f"{root}/imports/*/*.parquet"), layout, where))
     branches.append(_branch(columns, sql.text(str(marker(layout, manifest.generation))), layout, rows=1))
     con.execute("CREATE VIEW events AS " + " UNION ALL ".join(branches))
     views.comment(con, "events", *_ABOUT["events"])
@@ -239,24 +246,28 @@ def _segments_view(con: duckdb.DuckDBPyConnection, layout: Layout, manifest: Man
     ]
     if rows:
         con.executemany("INSERT INTO sealed_segments VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-    root, cut = str(layout.root), len(str(layout.root)) + 2
+    root = str(layout.root)
     branches = ["SELECT segment, 'sealed' AS kind, * EXCLUDE (segment, bytes) FROM sealed_segments"]
-    for directory, pattern, kind in (
-        ("live", "live/*.parquet", "live"),
-        ("imports", "imports/*/*.parquet", "import"),
-    ):
-        gone = sorted(str(root) + "/" + n for n in manifest.retired_names() if n.startswith(f"{directory}/"))
-        where = f" AND file_name NOT IN ({sql.texts(gone)})" if gone else ""
-        branches.append(
-            f"SELECT substr(file_name, {cut}), '{kind}', (j->>'rows')::BIGINT, (j->>'min_time_ns')::BIGINT, "
-            "(j->>'max_time_ns')::BIGINT, (j->>'created_ns')::BIGINT, (j->>'schema_version')::INTEGER, "
-            "j->>'sha256' FROM (SELECT file_name, decode(value)::JSON AS j FROM "
-            f"parquet_kv_metadata({sql.text(f'{root}/{pattern}')}) WHERE key = "
-            f"{sql.text(METADATA_KEY.decode())}::BLOB{where}) WHERE (j->>'rows')::BIGINT > 0"
-        )
+    if manifest.live:
+        branches.append(_told(layout, f"[{sql.texts(f'{root}/{name}' for name in manifest.live)}]", "live"))
+    branches += [_told(layout, sql.text(f"{root}/{pattern}"), "live") for pattern in patterns(manifest.first_open)]
+    gone = _imports_gone(layout, manifest)
+    where = f" AND file_name NOT IN ({gone})" if gone else ""
+    branches.append(_told(layout, sql.text(f"{root}/imports/*/*.parquet"), "import", where))
     con.execute("CREATE VIEW segments AS " + " UNION ALL ".join(branches))
     views.comment(con, "segments", *_ABOUT["segments"])
     views.comment(con, "sealed_segments", *_ABOUT["sealed_segments"], kind="TABLE")
+
+
+def _told(layout: Layout, files: str, kind: str, where: str = "") -> str:
+    """What segments say of themselves in their footers."""
+    cut = len(str(layout.root)) + 2
+    return (
+        f"SELECT substr(file_name, {cut}), '{kind}', (j->>'rows')::BIGINT, (j->>'min_time_ns')::BIGINT, "
+        "(j->>'max_time_ns')::BIGINT, (j->>'created_ns')::BIGINT, (j->>'schema_version')::INTEGER, "
+        f"j->>'sha256' FROM (SELECT file_name, decode(value)::JSON AS j FROM parquet_kv_metadata({files}) WHERE key = "
+        f"{sql.text(METADATA_KEY.decode())}::BLOB{where}) WHERE (j->>'rows')::BIGINT > 0"
+    )
 
 
 def _imports_view(con: duckdb.DuckDBPyConnection, layout: Layout) -> None:

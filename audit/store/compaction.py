@@ -9,6 +9,7 @@ from kvwitness.audit.store import rewrite
 from kvwitness.audit.store.expiry import GRACE_S, Leftovers, clean, expire
 from kvwitness.audit.store.failures import CorruptSegment
 from kvwitness.audit.store.layout import Layout
+from kvwitness.audit.store.rotation import close
 from kvwitness.audit.store.segment import TARGET_BYTES, TARGET_ROWS, Segment
 from kvwitness.audit.store.snapshot import Cache, take
 from kvwitness.audit.store.transaction import commit, maintenance_lock
@@ -35,6 +36,9 @@ class Compaction:
     bytes_after: int = 0
     files_removed: int = 0
     """Files of earlier compactions whose grace period is over."""
+    crowded: bool = False
+    """Whether the newest live segments had to be left for later: too many folders of replaced ones wait for their grace
+    to be over."""
     leftovers: Leftovers = field(default_factory=Leftovers)
     damaged: tuple[CorruptSegment, ...] = ()
     """Segments that were left alone because they fail their checksum, or cannot even say what is in them."""
@@ -45,7 +49,8 @@ def compact(layout: Layout, cache: Cache, *, grace_s: float = GRACE_S, wait: boo
     with maintenance_lock(layout, wait=wait):
         tidied = clean(layout)
         removed = expire(layout)
-        readable, damaged = take(layout, cache).described()
+        crowded = bool(plan(take(layout, cache).described()[0])) and not close(layout)
+        readable, damaged = take(layout, cache).settled().described()
         gone: list[Segment] = []
         new: list[Segment] = []
         for group in plan(readable):  # each is a change of its own: what is done stays, also if this process is killed
@@ -64,6 +69,7 @@ def compact(layout: Layout, cache: Cache, *, grace_s: float = GRACE_S, wait: boo
         bytes_before=sum(s.bytes for s in gone),
         bytes_after=sum(s.bytes for s in new),
         files_removed=removed,
+        crowded=crowded,
         leftovers=tidied,
         damaged=tuple(damaged),
     )

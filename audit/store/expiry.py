@@ -36,7 +36,7 @@ class Leftovers:
 def expire(layout: Layout) -> int:
     """Lock out readers of generations whose grace is over, and remove what was locked out before.
 
-    The caller holds the maintenance lock. Returns the number of files and directories removed.
+    The caller holds the maintenance lock. Returns the number of files removed.
     """
     with manifest_lock(layout), explained("removing old files in", layout.root):
         manifest = load(layout, any_schema=True)
@@ -47,14 +47,18 @@ def expire(layout: Layout) -> int:
         over = [r for r in manifest.retired if r.expired_ns is None and _due(r, now)]
         if over:
             lock_out(layout, max(r.generation for r in over))
-        kept, removed = [], 0
+        kept, removed, changed = [], 0, set()
         for item in manifest.retired:
             marked = replace(item, expired_ns=now) if item in over else item
+            path = layout.root / marked.name
             if marked.expired_ns is not None and now >= marked.expired_ns + _settle_ns(marked):
-                _remove(layout.root / marked.name)
-                removed += 1
-            else:
+                removed += _remove(path)
+                changed.add(path.parent)
+            if marked.expired_ns is None or path.exists():
                 kept.append(marked)
+        for directory in changed:  # a file that a power cut brings back must still be on record as retired
+            if directory.exists():
+                sync_dir(directory)
         save(replace(manifest, retired=tuple(kept)), layout)
         return removed
 
@@ -84,11 +88,13 @@ def lock_out(layout: Layout, generation: int) -> None:
     sync_dir(layout.generations)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        remove(path)
+def _remove(path: Path) -> int:
+    """Remove a file or a directory; how many files that were."""
+    if not path.is_dir():
+        return int(remove(path))
+    count = sum(1 for p in path.rglob("*") if p.is_file())
+    shutil.rmtree(path, ignore_errors=True)
+    return count
 
 
 def leftovers(layout: Layout, *, age_s: float = _LEFTOVER_S) -> Leftovers:

@@ -2,7 +2,7 @@
 
 manifest.json                what is sealed, retired, quarantined; replaced atomically; the truth
 store.duckdb                 views for SQL, derived from the manifest; replaced atomically
-live/ev-<writer>-<n>.parquet         one per flush of a writer
+flushed/<block>/<cell>/ev-<writer>-<n>.parquet   one per flush of a writer (see folders.py)
 imports/<sha256>/            one per imported file: import.json and its segments
 sealed/ev-<id>.parquet       what the compactor merged
 generations/                 one small empty file per published generation (see catalog.py)
@@ -27,6 +27,12 @@ from kvwitness.audit.store.failures import StoreError
 _SEGMENT = re.compile(r"ev-(?P<writer>.+)-(?P<number>\d{10})\.parquet")
 _PATTERN_CHARACTERS = set("*?[]{}")
 IMPORT_PREFIX = "import-"
+FLUSHED = "flushed"
+"""Directory of the live segments. (`live` was that of layout 1, into which a writer of that time must not find.)"""
+LIVE = "live"
+"""... and that directory."""
+BEFORE = "before"
+"""Directory in `flushed` for what a store of layout 1 had in `live`."""
 SEED = "0-empty"
 """Name of the writer and of the import that hold no rows: they keep the search patterns of the views
 non-empty."""
@@ -65,9 +71,9 @@ class Layout:
         return self.root / "store.duckdb"
 
     @property
-    def live(self) -> Path:
-        """Segments as their writers flushed them."""
-        return self.root / "live"
+    def flushed(self) -> Path:
+        """Live segments: as their writers flushed them."""
+        return self.root / FLUSHED
 
     @property
     def sealed(self) -> Path:
@@ -129,7 +135,7 @@ class Layout:
         return [
             self.tmp,
             self.locks,
-            self.live,
+            self.flushed,
             self.sealed,
             self.imports,
             self.generations,

@@ -18,7 +18,7 @@ from kvwitness.audit.store.schema import SCHEMA_VERSION
 from kvwitness.audit.store.segment import Segment
 
 FORMAT = "kvwitness-store"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Version of the manifest and of the directories. A program refuses a higher one."""
 
 
@@ -69,8 +69,14 @@ class Manifest:
     """Where the store was when `store.duckdb` was last published."""
     sealed: tuple[Segment, ...] = ()
     retired: tuple[Retired, ...] = ()
+    folder: int = 0
+    """Number of the folder into which writers flush (see folders.py)."""
+    first_open: int = 0
+    """What lies in the folders from this number on counts ..."""
+    live: tuple[str, ...] = ()
+    """... and of the folders before it these segments, which are not merged yet."""
     writers: Mapping[str, int] = field(default_factory=dict)
-    """writer -> highest segment number that is no longer in live/."""
+    """writer -> highest segment number in a folder that is closed."""
     results: tuple[ResultRun, ...] = ()
     """Kept runs, newest last."""
     quarantined: tuple[Quarantined, ...] = ()
@@ -104,6 +110,9 @@ def save(manifest: Manifest, layout: Layout) -> None:
         "generation": manifest.generation,
         "published_path": manifest.published_path,
         "sealed": [s.to_json() for s in manifest.sealed],
+        "folder": manifest.folder,
+        "first_open": manifest.first_open,
+        "live": list(manifest.live),
         "retired": [vars(r) for r in manifest.retired],
         "writers": dict(manifest.writers),
         "results": [{**vars(r), "tables": dict(r.tables)} for r in manifest.results],
@@ -121,6 +130,24 @@ def load(layout: Layout, *, any_schema: bool = False) -> Manifest:
     Raises NoStore when there is none, NewerStore when it is from a later version of the program, OlderStore
     when its schema has to be migrated first (unless `any_schema`), StoreError when it is damaged.
     """
+    data = _checked(layout, any_schema=any_schema)
+    try:
+        return _from_json(data)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise _damaged(layout.manifest, exc) from exc
+
+
+def current_folder(layout: Layout) -> int:
+    """The number of the folder into which writers flush, and nothing else of the manifest; errors as in `load`."""
+    return int(_checked(layout, any_schema=False)["folder"])
+
+
+def layout_version(layout: Layout) -> int:
+    """Version of the directories."""
+    return int(_parsed(layout)["layout_version"])
+
+
+def _checked(layout: Layout, *, any_schema: bool) -> dict[str, Any]:
     data = _parsed(layout)
     version = data["schema_version"]
     if data["layout_version"] > LAYOUT_VERSION or version > SCHEMA_VERSION:
@@ -130,15 +157,13 @@ def load(layout: Layout, *, any_schema: bool = False) -> Manifest:
             f"schema {version}; this program knows layout {LAYOUT_VERSION}, schema {SCHEMA_VERSION}).",
             "Install the newer version (`pip install --upgrade kvwitness`). Nothing has been changed.",
         )
-    if version < SCHEMA_VERSION and not any_schema:
+    if (version < SCHEMA_VERSION or data["layout_version"] < LAYOUT_VERSION) and not any_schema:
         raise OlderStore(
-            f"The store {layout.root} has schema version {version}; this program reads and writes {SCHEMA_VERSION}.",
+            f"The store {layout.root} has layout {data['layout_version']} and schema version {version}; this program "
+            f"reads and writes layout {LAYOUT_VERSION}, schema {SCHEMA_VERSION}.",
             "Stop the collectors that write to it, make a backup, and run `kvwitness store migrate`.",
         )
-    try:
-        return _from_json(data)
-    except (KeyError, TypeError, ValueError) as exc:
-        raise _damaged(layout.manifest, exc) from exc
+    return data
 
 
 def _parsed(layout: Layout) -> dict[str, Any]:
@@ -172,6 +197,9 @@ def _from_json(data: dict[str, Any]) -> Manifest:
         generation=data["generation"],
         published_path=data["published_path"],
         sealed=tuple(Segment.from_json(s) for s in data["sealed"]),
+        folder=data.get("folder", 0),  # layout 1 had none
+        first_open=data.get("first_open", 0),
+        live=tuple(data.get("live", ())),
         retired=tuple(Retired(**r) for r in data["retired"]),
         writers=data["writers"],
         results=tuple(ResultRun(**r) for r in data["results"]),
@@ -190,7 +218,7 @@ def _damaged(path: Path, exc: Exception) -> StoreError:
     return StoreError(
         f"The manifest {path} is damaged: {exc}.",
         "It is replaced atomically, so this comes from the disk or from an edit. Restore manifest.json from "
-        "a backup; the segments in live/, imports/ and sealed/ are not touched.",
+        "a backup; the segments in flushed/, imports/ and sealed/ are not touched.",
     )
 
 

@@ -10,12 +10,12 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from kvwitness.audit.store import rewrite
 from kvwitness.audit.store.durable import place, sync_dir, sync_fd
 from kvwitness.audit.store.expiry import lock_out
 from kvwitness.audit.store.failures import CorruptSegment, StoreError, explained
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, Quarantined
+from kvwitness.audit.store.rotation import closed
 from kvwitness.audit.store.segment import check_segment, read_segment
 from kvwitness.audit.store.snapshot import Cache, Snapshot, take
 from kvwitness.audit.store.transaction import commit, maintenance_lock
@@ -30,7 +30,8 @@ def quarantine(layout: Layout, cache: Cache) -> list[Quarantined]:
     """
     with maintenance_lock(layout, wait=True):
         cache.clear()
-        snapshot = take(layout, cache)
+        closed(layout)
+        snapshot = take(layout, cache).settled()
         problems, _ = check_segments(snapshot)
         if not problems:
             return []
@@ -40,8 +41,8 @@ def quarantine(layout: Layout, cache: Cache) -> list[Quarantined]:
         def change(manifest: Manifest) -> Manifest:
             return manifest.next(
                 sealed=tuple(s for s in manifest.sealed if s.name not in names),
+                live=tuple(n for n in manifest.live if n not in names),
                 quarantined=(*manifest.quarantined, *records),
-                writers=rewrite.numbers_used(manifest, names),
             )
 
         manifest = commit(layout, change)

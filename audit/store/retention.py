@@ -15,6 +15,7 @@ from kvwitness.audit.store.expiry import GRACE_S, expire
 from kvwitness.audit.store.failures import explained
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest
+from kvwitness.audit.store.rotation import closed
 from kvwitness.audit.store.schema import STORE_SCHEMA, conform
 from kvwitness.audit.store.segment import Segment
 from kvwitness.audit.store.snapshot import Cache, Snapshot, take
@@ -103,7 +104,8 @@ def retain(
     by_tenant = tenant is not None
     grace = grace_s if grace_s is not None else 0.0 if by_tenant else GRACE_S
     with audit_lock(layout), maintenance_lock(layout, wait=True):
-        snapshot = take(layout, cache)
+        closed(layout)
+        snapshot = take(layout, cache).settled()
         # What cannot be read for certain cannot be searched for certain.
         snapshot.check()
         doomed = Doomed(snapshot, tenant=tenant, older_than_ns=older_than_ns)

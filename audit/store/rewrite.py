@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from kvwitness.audit.store.durable import place
 from kvwitness.audit.store.failures import CorruptSegment, explained
-from kvwitness.audit.store.layout import Layout, parse_segment
+from kvwitness.audit.store.folders import folder_of
+from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest
 from kvwitness.audit.store.migrations import upgrade
 from kvwitness.audit.store.segment import Segment, SegmentWriter, check_segment
@@ -108,23 +109,21 @@ def rows_of(layout: Layout, segment: Segment) -> Iterator[pa.Table]:
 def replaced(manifest: Manifest, gone: Sequence[Segment], new: Sequence[Segment], *, grace_s: float) -> dict[str, Any]:
     """The changes of the manifest that put `new` in the place of `gone`."""
     names = {s.name for s in gone}
+    live = tuple(n for n in manifest.live if n not in names)
+    whole = _whole(names, live)
+    # What waits in a folder that now goes as a whole goes with it, unless it has to go sooner.
+    waiting = tuple(r for r in manifest.retired if folder_of(r.name) not in whole or r.grace_s < grace_s)
     return {
         "sealed": (*(s for s in manifest.sealed if s.name not in names), *new),
-        "retired": (*manifest.retired, *manifest.newly_retired(sorted(names), grace_s=grace_s)),
-        "writers": numbers_used(manifest, names),
+        "live": live,
+        "retired": (*waiting, *manifest.newly_retired(sorted(whole), grace_s=grace_s)),
     }
 
 
-def numbers_used(manifest: Manifest, names: Iterable[str]) -> dict[str, int]:
-    """The highest segment number of each writer, when the segments `names` leave live/: none is used
-    twice."""
-    writers = dict(manifest.writers)
-    for name in names:
-        directory, _, file = name.rpartition("/")
-        parsed = parse_segment(file)
-        if directory == "live" and parsed:
-            writers[parsed[0]] = max(writers.get(parsed[0], 0), parsed[1])
-    return writers
+def _whole(names: set[str], live: Iterable[str]) -> set[str]:
+    """What goes when the segments `names` do and `live` stay: a folder of which nothing stays goes as a whole."""
+    kept = {folder_of(n) for n in live}
+    return {n if (folder := folder_of(n)) is None or folder in kept else folder for n in names}
 
 
 def _later_than(table: pa.Table, limit_ns: int) -> int:

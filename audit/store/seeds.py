@@ -3,7 +3,6 @@ match."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,7 +10,8 @@ import orjson
 from kvwitness.audit.store.casebook import ensure_seed
 from kvwitness.audit.store.durable import make_dir, place, write_atomic
 from kvwitness.audit.store.failures import CorruptSegment
-from kvwitness.audit.store.layout import SEED, Layout
+from kvwitness.audit.store.folders import SEED_DIR, seed_dirs
+from kvwitness.audit.store.layout import FLUSHED, SEED, Layout
 from kvwitness.audit.store.schema import SCHEMA_VERSION
 from kvwitness.audit.store.segment import check_segment, write_segment
 from kvwitness.audit.store.stats import Stats
@@ -22,25 +22,28 @@ SEED_FILE = f"{SEED}.parquet"
 file."""
 
 
-def seeds(layout: Layout) -> list[Path]:
-    """The places of the empty segments."""
-    return [layout.live / SEED_FILE, layout.imports / SEED / SEED_FILE]
+ANY_SEED = f"{FLUSHED}/{SEED_DIR}/{SEED_DIR}/{SEED_FILE}"
+"""Name of an empty segment that every store has."""
 
 
-def damaged_seeds(layout: Layout) -> list[str]:
+def seeds(first_open: int) -> list[str]:
+    """Names of the empty segments that a store needs whose open folders begin with this one."""
+    return [*(f"{directory}/{SEED_FILE}" for directory in seed_dirs(first_open)), f"imports/{SEED}/{SEED_FILE}"]
+
+
+def damaged_seeds(layout: Layout, first_open: int) -> list[str]:
     """Names of empty segments that are absent, damaged or of another schema version."""
     out = []
-    for path in seeds(layout):
-        name = layout.relative(path)
+    for name in seeds(first_open):
         try:
-            if check_segment(path, name).schema_version != SCHEMA_VERSION:
+            if check_segment(layout.root / name, name).schema_version != SCHEMA_VERSION:
                 out.append(name)
         except (CorruptSegment, FileNotFoundError):
             out.append(name)
     return out
 
 
-def ensure_seeds(layout: Layout) -> None:
+def ensure_seeds(layout: Layout, first_open: int) -> None:
     """Write the empty segments that `damaged_seeds` complains about."""
     ensure_seed(layout)
     _ensure_copies(layout)
@@ -56,7 +59,10 @@ def ensure_seeds(layout: Layout) -> None:
             "report": {},
         }
         write_atomic(record, orjson.dumps(empty), layout.tmp)
-    for name in damaged_seeds(layout):
+    for name in damaged_seeds(layout, first_open):
+        directory = (layout.root / name).parent
+        make_dir(directory.parent)
+        make_dir(directory)
         tmp = layout.tmp / name.replace("/", "-")
         tmp.unlink(missing_ok=True)
         write_segment(tmp, [], Stats(), name=name)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from kvwitness.audit.store.durable import HashingFile
 from kvwitness.audit.store.encoding import parquet_options
 from kvwitness.audit.store.failures import CorruptSegment, explained
+from kvwitness.audit.store.layout import FLUSHED
 from kvwitness.audit.store.schema import SCHEMA_VERSION, STORE_SCHEMA
 from kvwitness.audit.store.stats import Span, Stats
 
@@ -43,7 +44,7 @@ class Segment:
     """A segment as the manifest and its own footer describe it."""
 
     name: str
-    """Path inside the store, such as live/ev-gateway-0000000001.parquet."""
+    """Path inside the store, such as flushed/1/1/ev-gateway-0000000001.parquet."""
     bytes: int
     stats: Stats
     created_ns: int
@@ -75,7 +76,7 @@ class Segment:
     @property
     def kind(self) -> str:
         """`live`, `import` or `sealed`."""
-        return {"live": "live", "imports": "import"}.get(self.name.split("/", 1)[0], "sealed")
+        return {FLUSHED: "live", "imports": "import"}.get(self.name.split("/", 1)[0], "sealed")
 
     @property
     def sealed(self) -> bool:

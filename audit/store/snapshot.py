@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
 
 from kvwitness.audit.store.failures import CorruptSegment, StoreError
+from kvwitness.audit.store.folders import folder_of, segments
 from kvwitness.audit.store.layout import Layout
 from kvwitness.audit.store.manifest import Manifest, load, state_of
 from kvwitness.audit.store.schema import INGEST, INGEST_ROW, STORE_SCHEMA
-from kvwitness.audit.store.seeds import SEED_FILE
+from kvwitness.audit.store.seeds import ANY_SEED, SEED_FILE
 from kvwitness.audit.store.segment import Segment, check_segment, read_segment
 from kvwitness.audit.store.stats import Span, join_spans
 
@@ -31,13 +33,18 @@ class Snapshot:
     layout: Layout
     manifest: Manifest
     loose: tuple[str, ...]
-    """Names of segments in live/ and imports/."""
+    """Names of the live and imported segments."""
     cache: Cache
 
     @property
     def names(self) -> list[str]:
         """Every segment: sealed, imported, live."""
         return [*(s.name for s in self.manifest.sealed), *self.loose]
+
+    def settled(self) -> Snapshot:
+        """The same without the segments in open folders, which nothing may replace yet (see rotation.py)."""
+        known = set(self.manifest.live)
+        return replace(self, loose=tuple(n for n in self.loose if folder_of(n) is None or n in known))
 
     def path(self, name: str) -> Path:
         """Where a segment lies."""
@@ -104,7 +111,7 @@ class Snapshot:
                 "`events` has: " + ", ".join(STORE_SCHEMA.names),
             )
         # The empty seed is always read, so that a store without events still has its columns.
-        paths = [self.layout.live / SEED_FILE, *(self.path(n) for n in names)]
+        paths = [self.layout.root / ANY_SEED, *(self.path(n) for n in names)]
         frame = pl.scan_parquet(
             paths,
             glob=False,
@@ -134,7 +141,7 @@ def take(layout: Layout, cache: Cache, *, any_schema: bool = False) -> Snapshot:
     """A snapshot as of now.
 
     The manifest is looked at before and after the directories: if it was replaced in between, segments may
-    have moved from live/ to sealed/ meanwhile, and the directories are read again.
+    have moved from flushed/ to sealed/ meanwhile, and the directories are read again.
     """
     while True:
         before = state_of(layout) if layout.manifest.exists() else None
@@ -149,7 +156,7 @@ def take(layout: Layout, cache: Cache, *, any_schema: bool = False) -> Snapshot:
 
 def _loose(layout: Layout, manifest: Manifest) -> list[str]:
     gone = manifest.retired_names()
-    live = (f"live/{p.name}" for p in layout.live.iterdir())
+    live = [*manifest.live, *chain.from_iterable(segments(layout, manifest.first_open).values())]
     imported = (f"imports/{d.name}/{p.name}" for d in layout.imports.iterdir() if d.is_dir() for p in d.iterdir())
     names = [n for group in (imported, live) for n in sorted(group)]
     return [n for n in names if n.endswith(".parquet") and not n.endswith(f"/{SEED_FILE}") and n not in gone]

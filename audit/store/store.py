@@ -13,7 +13,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from kvwitness.audit.store import catalog, snapshot
+from kvwitness.audit.store import catalog, folders, snapshot
 from kvwitness.audit.store.casebook import Casebook
 from kvwitness.audit.store.compaction import DUE_SEGMENTS, Compaction, compact
 from kvwitness.audit.store.durable import FileLock, make_dir
@@ -75,6 +75,7 @@ class Store:
             layout.root.mkdir(parents=True, exist_ok=True)
             for directory in layout.directories():
                 make_dir(directory)
+            folders.make(layout, 0)
             _create(layout, pseudonyms)
         return cls.open(path, pseudonyms=pseudonyms)
 
@@ -283,6 +284,7 @@ class Store:
         with explained("publishing", self.path):
             for directory in self._layout.directories():
                 make_dir(directory)
+            folders.make(self._layout, self._manifest().folder)
         commit(self._layout, lambda manifest: manifest.next())
 
     def compaction_due(self) -> bool:
@@ -343,7 +345,7 @@ class Store:
 
     @classmethod
     def migrate(cls, path: str | Path) -> MigrationResult:
-        """Bring a store of an older schema version to the current one; does nothing to a current one.
+        """Bring a store of an older layout or schema version to the current one; does nothing to a current one.
 
         Stop the collectors first. Raises NewerStore for a store from a later version of the program.
         """

@@ -11,8 +11,9 @@ import polars as pl
 
 from kvwitness.audit.store import catalog, expiry
 from kvwitness.audit.store.failures import CorruptSegment, ReadOnlyDisk, StoreBusy, StoreError
+from kvwitness.audit.store.folders import folder_of
 from kvwitness.audit.store.imports import list_imports
-from kvwitness.audit.store.layout import Layout
+from kvwitness.audit.store.layout import BEFORE, FLUSHED, LIVE, Layout
 from kvwitness.audit.store.manifest import Manifest, Quarantined
 from kvwitness.audit.store.results import check_results
 from kvwitness.audit.store.schema import INGEST, INGEST_ROW, SCHEMA_VERSION
@@ -25,6 +26,11 @@ _RESTORE = (
     "Restore the file from a backup, or record the loss with `kvwitness store verify --quarantine`; until "
     "then queries and audits over the whole store fail."
 )
+_FOREIGN = (
+    "The store does not put it there. Stop a collector of an earlier version that may have. "
+    "Then move the file out of the store."
+)
+_WHERE = (f"{FLUSHED}/*/*/ev-*.parquet", f"{FLUSHED}/{BEFORE}/ev-*.parquet", f"{LIVE}/ev-*.parquet")
 _PUBLISH = "Run `kvwitness store publish`."
 
 
@@ -33,7 +39,7 @@ class Problem:
     """Something that `verify` found."""
 
     kind: str
-    """`damaged`, `missing`, `doubled`, `old-schema`, `catalog`, `moved`, `import-record`, `results`,
+    """`damaged`, `missing`, `doubled`, `stray`, `old-schema`, `catalog`, `moved`, `import-record`, `results`,
     `quarantined` or `leftover`."""
     name: str
     """The file, inside the store."""
@@ -50,9 +56,9 @@ def verify(layout: Layout, cache: Cache) -> list[Problem]:
     cache.clear()
     snapshot = take(layout, cache)
     problems, sound = check_segments(snapshot)
-    problems += [
-        Problem("damaged", n, f"The empty segment {n} is damaged or gone.", _PUBLISH) for n in damaged_seeds(layout)
-    ]
+    empty = damaged_seeds(layout, snapshot.manifest.first_open)
+    problems += [Problem("damaged", n, f"The empty segment {n} is damaged or gone.", _PUBLISH) for n in empty]
+    problems += _strays(layout)
     problems += old_schema(sound)
     problems += _doubled(snapshot, sound)
     problems += _records(layout)
@@ -82,6 +88,18 @@ def check_segments(snapshot: Snapshot) -> tuple[list[Problem], list[Segment]]:
                 message = f"{name} is intact, but is not the file that the manifest names."
                 problems.append(Problem("damaged", name, message, _RESTORE))
     return problems, sound
+
+
+def _strays(layout: Layout) -> list[Problem]:
+    """Segments that nobody reads: in folders that were closed, or where an earlier version kept them."""
+    there = [layout.relative(p) for pattern in _WHERE for p in layout.root.glob(pattern)]
+    snapshot = take(layout, {})  # after the look: what has come, or was replaced, since then is in it
+    known = {*snapshot.names, *snapshot.manifest.retired_names()}
+    return [
+        Problem("stray", name, f"{name} lies where no segment counts any more.", _FOREIGN)
+        for name in there
+        if name not in known and folder_of(name) not in known and (layout.root / name).exists()
+    ]
 
 
 def old_schema(segments: Sequence[Segment]) -> list[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -12,9 +13,9 @@ import pyarrow as pa
 from kvwitness.audit.store.durable import FileLock, sync_dir
 from kvwitness.audit.store.failures import StoreError, explained
 from kvwitness.audit.store.intake import Intake
-from kvwitness.audit.store.layout import Layout, parse_segment, segment_name, writer_id
-from kvwitness.audit.store.manifest import load
+from kvwitness.audit.store.layout import FLUSHED, Layout, segment_name, writer_id
 from kvwitness.audit.store.pseudonyms import Pseudonyms
+from kvwitness.audit.store.rotation import Current, last_number
 from kvwitness.audit.store.segment import GROUP_ROWS, write_segment
 
 FLUSH_ROWS = 2 * GROUP_ROWS
@@ -38,7 +39,8 @@ class Writer:
         self._origin = origin
         self._guard = threading.RLock()
         self._lock, self.id = _own_name(layout, writer_id(name))
-        self._number = _last_number(layout, self.id)
+        self._number = last_number(layout, self.id)
+        self._folder = Current(layout)
         self._intake = Intake(self.id, pseudonyms)
         self._tables: list[pa.Table] = []
         self._rows = self._bytes = 0
@@ -83,29 +85,33 @@ class Writer:
 
     def _write(self) -> None:
         number = self._number + 1
-        name = f"live/{segment_name(self.id, number)}"
-        final = self._layout.root / name
-        tmp = self._layout.tmp / f"{final.name}.{os.getpid()}"
-        with explained("writing", final):
+        file = segment_name(self.id, number)
+        tmp = self._layout.tmp / f"{file}.{os.getpid()}"
+        with explained("writing", self._layout.flushed / "..." / file):
             tmp.unlink(missing_ok=True)
             table, stats, clocks = self._intake.numbered(pa.concat_tables(self._tables), number, 0)
-            write_segment(tmp, [table], stats, name=name, origin=self._origin)
-            if final.exists():
-                raise StoreError(
-                    f"{final} exists already, although no other process may use the writer name {self.id}.",
-                    "Do not copy segments into live/ by hand. Restart the writer: it then continues after them.",
-                )
-            os.rename(tmp, final)
-        self._intake.accept(clocks)
-        self._number = number
-        self._unsynced = name
-        self._acknowledge(name)
+            write_segment(tmp, [table], stats, name=f"{FLUSHED}/{file}", origin=self._origin)
+            with self._folder.held() as folder:
+                name = f"{folder}/{file}"
+                final = self._layout.root / name
+                if final.exists():
+                    raise StoreError(
+                        f"{final} exists already, although no other process may use the writer name {self.id}.",
+                        "Do not copy segments into flushed/ by hand. Restart the writer: it then continues after them.",
+                    )
+                os.rename(tmp, final)
+                self._intake.accept(clocks)
+                self._number = number
+                self._unsynced = name
+                self._acknowledge(name)
 
     def _acknowledge(self, name: str) -> None:
         # Readers see the segment since its rename. If the directory cannot be synced now, the next flush
-        # tries only that again: writing the records once more would double them.
-        with explained("syncing", self._layout.live):
-            sync_dir(self._layout.live)
+        # tries only that again: writing the records once more would double them. A folder that was closed meanwhile
+        # was synced then; one that is gone was merged.
+        folder = (self._layout.root / name).parent
+        with explained("syncing", folder), suppress(FileNotFoundError):
+            sync_dir(folder)
         self._unsynced = None
         self._tables, self._rows, self._bytes = [], 0, 0
         self.last_segment = name
@@ -145,14 +151,3 @@ def _own_name(layout: Layout, wanted: str) -> tuple[FileLock, str]:
             if lock.acquire(wait=False):
                 return lock, ident
         attempt += 1
-
-
-def _last_number(layout: Layout, ident: str) -> int:
-    """The highest segment number that this writer has ever used.
-
-    Live segments are looked at first: the compactor notes a number in the manifest before it removes the
-    segment.
-    """
-    found = (parse_segment(p.name) for p in layout.live.iterdir())
-    live = max((f[1] for f in found if f and f[0] == ident), default=0)
-    return max(live, load(layout).writers.get(ident, 0))

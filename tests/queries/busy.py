@@ -8,14 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
 from kvwitness.audit.asking import query
 from kvwitness.audit.store import Store
 from kvwitness.audit.trace import EVENT_SCHEMA
 
-RATE = 50_000
-"""Events per second."""
+RATE = int(os.environ.get("KVWITNESS_QUERY_RATE", "50000"))
+"""Events per second that the collector aims at."""
 BATCH = 5_000
 T0 = 1_790_000_000_000_000_000
 LIMIT = 100
@@ -78,14 +79,21 @@ def compact(path: Path, stop: Any) -> None:
         store.compact()
 
 
-def ask(path: Path, seed: int, runs: int, failures: Any) -> None:
-    """Ask one query after another, and compare each answer with what had been acknowledged before."""
+def ask(path: Path, seed: int, runs: int, told: Any) -> None:
+    """Ask one query after another, and compare each answer with what had been acknowledged before.
+
+    Tells of each run (kind, when it began, seconds, what was wrong or None).
+    """
     rng = random.Random(seed)
+    staying = _Staying(path)
+    ways = (_over_limit, _timeline, _near, _notify, _counts, _bare, staying.staying)
     for _ in range(runs):
+        way, began, wrong = rng.choice(ways), time.monotonic(), None
         try:
-            rng.choice((_over_limit, _timeline, _near, _notify, _counts))(path, rng)
+            way(path, rng)
         except Exception as error:
-            failures.put(f"{type(error).__name__}: {error}")
+            wrong = f"{type(error).__name__}: {error}"
+        told.put((way.__name__.strip("_"), began, time.monotonic() - began, wrong))
 
 
 def _expect(path: Path, name: str, before: int, found: list[str]) -> None:
@@ -105,6 +113,41 @@ def _near(path: Path, rng: random.Random) -> None:
     before = acknowledged(path)
     frame = query("near_limit", store=path)
     _expect(path, "near_limit", before, frame["request"].to_list())
+
+
+def _bare(path: Path, rng: random.Random) -> None:
+    """Somebody with DuckDB alone, by the macro in store.duckdb."""
+    before = acknowledged(path)
+    with duckdb.connect() as con:
+        con.execute(f"ATTACH '{path}/store.duckdb' AS store (READ_ONLY)")
+        con.execute("USE store")
+        rows = con.execute("SELECT request FROM over_limit_successes()").fetchall()
+    _expect(path, "bare", before, [request for (request,) in rows])
+
+
+class _Staying:
+    """Somebody with DuckDB alone who stays connected until that fails, and then connects again."""
+
+    def __init__(self, path: Path) -> None:
+        self._con = self._connect(path)
+
+    @staticmethod
+    def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+        con = duckdb.connect()
+        con.execute(f"ATTACH '{path}/store.duckdb' AS store (READ_ONLY)")
+        return con
+
+    def staying(self, path: Path, rng: random.Random) -> None:
+        before = acknowledged(path)
+        statement = "SELECT count(*), max(seq) FROM store.events WHERE seq IS NOT NULL"
+        try:
+            row = self._con.execute(statement).fetchone()
+        except duckdb.IOException:  # the grace is over, which it says
+            self._con = self._connect(path)
+            row = self._con.execute(statement).fetchone()
+        assert row is not None
+        assert row[0] == row[1] + 1, f"staying: {row[0]} events, the last is {row[1]}"
+        assert row[0] >= before * BATCH, f"staying: {before * BATCH} were acknowledged, {row[0]} found"
 
 
 def _timeline(path: Path, rng: random.Random) -> None:

@@ -109,7 +109,7 @@ def test_a_lost_or_broken_catalog_is_built_again(tmp_path: Path) -> None:
 
 def test_lost_seeds_are_written_again(tmp_path: Path) -> None:
     store = filled(tmp_path / "s")
-    for seed in ("live/0-empty.parquet", "imports/0-empty/0-empty.parquet"):
+    for seed in ("flushed/0/0/0-empty.parquet", "imports/0-empty/0-empty.parquet"):
         (store.path / seed).unlink()
     assert [p.kind for p in store.verify()] == ["damaged", "damaged"]
     store.publish()
@@ -126,7 +126,7 @@ def test_a_backup_made_while_everybody_works_can_be_restored(tmp_path: Path) -> 
     assert store.compact().merged == 3
     with store.writer("w") as writer:
         writer.append(events(5, 30))
-    for directory in ("sealed", "imports", "live", "results"):  # empty directories may get lost
+    for directory in ("sealed", "imports", "flushed", "results"):  # empty directories may get lost
         if any((store.path / directory).iterdir()):
             shutil.copytree(store.path / directory, backup / directory)
     restored = Store.open(backup)

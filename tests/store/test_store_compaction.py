@@ -47,9 +47,9 @@ def test_old_files_stay_for_the_grace_period(store: Store) -> None:
     lazy = snapshot.events(["seq"])
     store.compact(grace_s=3600)
     assert lazy.collect().height == 30
-    assert len(list((store.path / "live").glob("ev-w-*"))) == 3
+    assert len(list((store.path / "flushed").glob("*/*/ev-w-*"))) == 3
     assert sql_count(store) == 30
-    assert store.info()["waiting_for_removal"] == 3
+    assert store.info()["waiting_for_removal"] == 1  # a whole folder
     fill(store, 2, first=30)
     assert store.compact(grace_s=3600).rows == 50  # the retired files are not merged a second time
     assert seqs(store) == list(range(50))
@@ -142,18 +142,18 @@ def test_only_one_process_maintains(store: Store) -> None:
 
 def test_a_damaged_segment_is_left_alone_and_reported(store: Store) -> None:
     fill(store, 4)
-    flip(store.path / "live/ev-w-0000000002.parquet", 500)
+    flip(store.path / "flushed/1/1/ev-w-0000000002.parquet", 500)
     done = store.compact(grace_s=0)
     assert done.merged == 3
     assert "ev-w-0000000002" in done.damaged[0].message
-    assert {s.name for s in store.segments() if not s.sealed} == {"live/ev-w-0000000002.parquet"}
+    assert {s.name for s in store.segments() if not s.sealed} == {"flushed/1/1/ev-w-0000000002.parquet"}
 
 
 @pytest.mark.parametrize("from_end", [6, 300, 2000])
 def test_a_segment_with_a_damaged_footer_is_left_alone_as_well(store: Store, from_end: int) -> None:
     fill(store, 5)
-    flip(store.path / "live/ev-w-0000000004.parquet", 500)
-    torn = store.path / "live/ev-w-0000000002.parquet"
+    flip(store.path / "flushed/1/1/ev-w-0000000004.parquet", 500)
+    torn = store.path / "flushed/1/1/ev-w-0000000002.parquet"
     flip(torn, torn.stat().st_size - from_end)
     opened = Store.open(store.path)  # nothing is known yet of what its segments say of themselves
     done = opened.compact(grace_s=0)
@@ -164,8 +164,8 @@ def test_a_segment_with_a_damaged_footer_is_left_alone_as_well(store: Store, fro
     ]
     assert torn.exists()
     assert {p.name for p in opened.verify() if p.severity == "error"} == {
-        "live/ev-w-0000000002.parquet",
-        "live/ev-w-0000000004.parquet",
+        "flushed/1/1/ev-w-0000000002.parquet",
+        "flushed/1/1/ev-w-0000000004.parquet",
     }
 
 
@@ -246,7 +246,7 @@ def test_marks_say_what_is_new_whatever_is_merged(store: Store) -> None:
 def test_segment_column(store: Store) -> None:
     fill(store, 2)
     names = store.events(["segment"]).collect()["segment"].unique().sort().to_list()
-    assert names == ["live/ev-w-0000000001.parquet", "live/ev-w-0000000002.parquet"]
+    assert names == ["flushed/1/1/ev-w-0000000001.parquet", "flushed/1/1/ev-w-0000000002.parquet"]
     with pytest.raises(StoreError, match="no column colour"):
         store.events(["colour"])
 
@@ -254,7 +254,7 @@ def test_segment_column(store: Store) -> None:
 def test_sealed_files_that_the_manifest_never_named_are_removed(store: Store) -> None:
     fill(store, 2)
     stray = store.path / "sealed" / "ev-0123456789abcdef.parquet"
-    stray.write_bytes(Path(store.path / "live/ev-w-0000000001.parquet").read_bytes())
+    stray.write_bytes(Path(store.path / "flushed/1/1/ev-w-0000000001.parquet").read_bytes())
     assert sql_count(store) == 20
     assert [p.kind for p in store.verify()] == ["leftover"]
     assert store.compact().leftovers.files == ("sealed/ev-0123456789abcdef.parquet",)
@@ -287,7 +287,7 @@ def test_views_look_for_files_before_they_look_at_their_marker(store: Store) -> 
         row = con.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'events'").fetchone()
     assert row is not None
     scans = [scan.split(",")[0] for scan in row[0].split("read_parquet(")[1:]]
-    assert len(scans) == 4
+    assert len(scans) == 5
     assert "/sealed/" in scans[0]
-    assert ["*" in scan for scan in scans] == [False, True, True, False]
-    assert "/generations/" in scans[3]
+    assert ["*" in scan for scan in scans] == [False, True, True, True, False]
+    assert "/generations/" in scans[4]

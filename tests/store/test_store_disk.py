@@ -75,7 +75,7 @@ def test_full_disk(small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
                 store.publish()
             assert seqs(store) == list(range(10))
             assert writer.waiting == 10
-        assert writer.flush() == "live/ev-w-0000000002.parquet"
+        assert writer.flush() == "flushed/1/1/ev-w-0000000002.parquet"
     assert store.import_batches(iter([events(5, 20)]), sha256=sha("f")).added == 5
     assert seqs(store) == list(range(25))
     assert list((store.path / "tmp").iterdir()) == []
@@ -159,18 +159,18 @@ def test_a_failed_sync_is_not_acknowledged_and_not_doubled(store: Store, monkeyp
 
     monkeypatch.setattr("kvwitness.audit.store.durable.os.fsync", fsync)
     with store.writer("w") as writer:
-        for number, part in enumerate(("ev-w-", "/live"), start=1):
+        for number, part in enumerate(("ev-w-", "/flushed/1/1"), start=1):
             writer.append(events(10, number * 10))
             failing.append(part)
             for _ in range(2):
                 with pytest.raises(DiskFailure, match=r"(?s)Input/output error.*not acknowledged"):
                     writer.flush()
-            if part == "/live":
+            if part == "/flushed/1/1":
                 with pytest.raises(DiskFailure):
                     writer.append(events(10, 90))  # what waits before it has to be settled first
             assert writer.waiting == 10
             failing.clear()
-            assert writer.flush() == f"live/ev-w-000000000{number}.parquet"
+            assert writer.flush() == f"flushed/1/1/ev-w-000000000{number}.parquet"
             assert writer.waiting == 0
     assert seqs(store) == list(range(10, 30))
     assert_whole(store)

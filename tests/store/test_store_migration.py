@@ -54,7 +54,7 @@ def make_v0(path: Path) -> None:
         old = _downgrade(path / segment.name, segment.name)
         if segment.sealed:
             manifest["sealed"][0] = old
-    for seed in ("live/0-empty.parquet", "imports/0-empty/0-empty.parquet"):
+    for seed in ("flushed/0/0/0-empty.parquet", "imports/0-empty/0-empty.parquet"):
         _downgrade(path / seed, seed)
     (path / "manifest.json").write_bytes(orjson.dumps({**manifest, "schema_version": 0}))
 
@@ -89,7 +89,7 @@ def test_migration_brings_every_segment_up_to_date(tmp_path: Path) -> None:
     assert (again.from_version, again.segments) == (1, 0)
     with store.writer("w") as writer:
         writer.append(events(1, 25))
-        assert writer.flush() == "live/ev-w-0000000004.parquet"
+        assert writer.flush() == "flushed/1/3/ev-w-0000000004.parquet"
     assert_whole(store)
 
 
@@ -107,7 +107,7 @@ def test_without_a_way_nothing_is_changed(tmp_path: Path) -> None:
 def test_a_segment_from_an_old_collector_is_reported_and_migrated(store: Store) -> None:
     with store.writer("w") as writer:
         writer.append(events(5))
-    old = store.path / "live/ev-old-0000000001.parquet"
+    old = store.path / "flushed/1/1/ev-old-0000000001.parquet"
     writer_v0 = SegmentWriter(old, schema=V0_SCHEMA, schema_version=0)
     table = pa.table({**{n: events(3, 5).column(n) for n in ("event", "source", "seq")}, "time_s": [1.0, 2.0, 3.0]})
     filled = pa.table(
@@ -117,7 +117,7 @@ def test_a_segment_from_an_old_collector_is_reported_and_migrated(store: Store) 
     v0 = filled.set_column(filled.column_names.index(INGEST), INGEST, pa.array(["old"] * 3))
     v0 = v0.set_column(v0.column_names.index(INGEST_ROW), INGEST_ROW, pa.array([1, 2, 3]))
     writer_v0.write(v0.cast(V0_SCHEMA))
-    writer_v0.finish(recount(from_v0(v0)), name="live/ev-old-0000000001.parquet")
+    writer_v0.finish(recount(from_v0(v0)), name="flushed/1/1/ev-old-0000000001.parquet")
     assert [p.kind for p in store.verify()] == ["old-schema"]
     with pytest.raises(duckdb.Error), store.connect() as con:  # fails, rather than leaving rows out
         con.execute("SELECT sum(time_ns) FROM events").fetchall()

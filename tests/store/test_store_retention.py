@@ -104,7 +104,7 @@ def test_by_age(store: Store) -> None:
         1,
     )
     assert store.events(["seq"]).sort("seq").collect()["seq"].to_list() == list(range(15, 30))
-    assert {s.name for s in store.segments() if not s.sealed} == {"live/ev-w-0000000003.parquet"}  # not touched
+    assert {s.name for s in store.segments() if not s.sealed} == {"flushed/1/1/ev-w-0000000003.parquet"}  # not touched
     assert_whole(store)
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_segment_stops_retention_before_anything_is_removed(store: Sto
         for first in (0, 10):
             writer.append(events(10, first))
             writer.flush()
-    path = Path(store.path / "live/ev-w-0000000002.parquet")
+    path = Path(store.path / "flushed/1/1/ev-w-0000000002.parquet")
     data = bytearray(path.read_bytes())
     data[-40] ^= 1  # in the footer, after what reading looks at
     path.write_bytes(data)
@@ -173,4 +173,4 @@ def test_numbers_are_not_reused_after_everything_was_removed(store: Store) -> No
     store.retain(tenant="alice")
     with store.writer("w") as writer:
         writer.append(events(1, 50))
-        assert writer.flush() == "live/ev-w-0000000002.parquet"
+        assert writer.flush() == "flushed/1/2/ev-w-0000000002.parquet"

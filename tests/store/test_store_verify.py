@@ -53,27 +53,27 @@ def test_damage_is_found_by_its_checksum_and_can_be_moved_aside(filled: Store, t
     with pytest.raises(CorruptSegment):
         filled.reinstate(segment.name, filled.path / record.moved_to)
     with pytest.raises(StoreError, match="is in quarantine"):
-        filled.reinstate("live/ev-x-0000000001.parquet", tmp_path / "backup")
+        filled.reinstate("flushed/1/1/ev-x-0000000001.parquet", tmp_path / "backup")
     filled.reinstate(segment.name, tmp_path / "backup")
     assert seqs(filled) == list(range(50))
     assert_whole(filled)
 
 
 def test_numbers_of_quarantined_segments_are_not_used_again(filled: Store) -> None:
-    flip(filled.path / "live/ev-w-0000000004.parquet", 300)
+    flip(filled.path / "flushed/1/2/ev-w-0000000004.parquet", 300)
     filled.quarantine()
     with filled.writer("w") as writer:
         writer.append(events(1, 99))
-        assert writer.flush() == "live/ev-w-0000000005.parquet"
+        assert writer.flush() == "flushed/1/3/ev-w-0000000005.parquet"
 
 
 def test_reading_names_the_damaged_file(filled: Store) -> None:
-    cut(filled.path / "live/ev-w-0000000003.parquet")
-    with pytest.raises(CorruptSegment, match=r"live/ev-w-0000000003\.parquet"), filled.reading():
+    cut(filled.path / "flushed/1/2/ev-w-0000000003.parquet")
+    with pytest.raises(CorruptSegment, match=r"flushed/1/2/ev-w-0000000003\.parquet"), filled.reading():
         filled.events().collect()
     with (
         filled.connect() as con,
-        pytest.raises(CorruptSegment, match=r"live/ev-w-0000000003\.parquet"),
+        pytest.raises(CorruptSegment, match=r"flushed/1/2/ev-w-0000000003\.parquet"),
         filled.reading(),
     ):
         con.execute("SELECT sum(seq) FROM events").fetchall()
@@ -81,7 +81,7 @@ def test_reading_names_the_damaged_file(filled: Store) -> None:
 
 def test_a_snapshot_can_be_checked_before_it_is_trusted(filled: Store) -> None:
     filled.snapshot().check()
-    flip(filled.path / "live/ev-w-0000000003.parquet", 400)
+    flip(filled.path / "flushed/1/2/ev-w-0000000003.parquet", 400)
     with pytest.raises(CorruptSegment, match=r"ev-w-0000000003\.parquet"):
         filled.snapshot().check()
 
@@ -105,7 +105,7 @@ def test_a_missing_segment_is_an_error_until_the_loss_is_on_record(filled: Store
 
 
 def test_rows_that_are_there_twice_are_found(filled: Store) -> None:
-    live = filled.path / "live"
+    live = filled.path / "flushed/1/2"
     shutil.copy(live / "ev-w-0000000003.parquet", live / "ev-copied-0000000001.parquet")
     (problem,) = filled.verify()
     assert (problem.kind, problem.severity) == ("doubled", "error")
@@ -113,13 +113,13 @@ def test_rows_that_are_there_twice_are_found(filled: Store) -> None:
 
 
 def test_a_foreign_file_is_reported(filled: Store) -> None:
-    (filled.path / "live" / "ev-mine-0000000001.parquet").write_bytes(b"PAR1 not really PAR1")
+    (filled.path / "flushed/1/2" / "ev-mine-0000000001.parquet").write_bytes(b"PAR1 not really PAR1")
     assert [p.kind for p in filled.verify()] == ["damaged"]
 
 
 def test_a_replaced_sealed_file_is_reported(filled: Store) -> None:
     segment = next(s for s in filled.segments() if s.sealed)
-    shutil.copy(filled.path / "live/ev-w-0000000003.parquet", filled.path / segment.name)
+    shutil.copy(filled.path / "flushed/1/2/ev-w-0000000003.parquet", filled.path / segment.name)
     assert "damaged" in [p.kind for p in filled.verify()]
 
 

@@ -24,7 +24,7 @@ def test_what_is_flushed_is_read_back_equal(store: Store) -> None:
         assert store.events().collect().height == 0
         assert writer.waiting == 100
         name = writer.flush()
-        assert (name, writer.flush()) == ("live/ev-gateway-0000000001.parquet", None)
+        assert (name, writer.flush()) == ("flushed/1/1/ev-gateway-0000000001.parquet", None)
     read = store.events().sort("seq").collect()
     assert list(read.columns) == STORE_SCHEMA.names
     expected = pl.DataFrame(table)
@@ -108,10 +108,10 @@ def test_writer_continues_its_numbers_after_a_restart_and_after_compaction(store
         with store.writer("w") as writer:
             writer.append(events(10, first))
     store.compact(grace_s=0)
-    assert not list((store.path / "live").glob("ev-w-*"))
+    assert not list((store.path / "flushed").glob("*/*/ev-w-*"))
     with store.writer("w") as writer:
         writer.append(events(10, 20))
-        assert writer.flush() == "live/ev-w-0000000003.parquet"
+        assert writer.flush() == "flushed/1/2/ev-w-0000000003.parquet"
     assert seqs(store) == list(range(30))
     assert_whole(store)
 
@@ -131,7 +131,7 @@ def test_large_appends_flush_by_themselves(store: Store) -> None:
     with store.writer("w") as writer:
         writer.append(events(300_000, pages=[[1]] * 300_000))
         assert 0 < writer.waiting < 300_000
-        assert writer.last_segment == "live/ev-w-0000000001.parquet"
+        assert writer.last_segment == "flushed/1/1/ev-w-0000000001.parquet"
     assert sql_count(store) == 300_000
     assert_whole(store)
 

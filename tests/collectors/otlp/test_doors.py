@@ -218,10 +218,10 @@ def test_store_that_cannot_be_written_is_told_and_recovers(tmp_path: Path) -> No
     running = started(store)
     try:
         assert running.post(traces(span(1)))[0] == 200
-        (store / "live").rename(store / "away")
+        (store / "flushed").rename(store / "away")
         assert running.post(traces(span(2)))[0] == 503
         assert running.get("/readyz")[0] == 503
-        (store / "away").rename(store / "live")
+        (store / "away").rename(store / "flushed")
         while (status := running.post(traces(span(2)))[0]) == 503:
             pass
         assert status == 200

@@ -192,8 +192,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
             while slowest() // BATCH < goal:
                 moment.wait(0.01)
             if chance.random() < 0.5:  # what is on the disk and not answered yet must not be doubled
-                there = len(os.listdir(store / "live"))
-                while len(os.listdir(store / "live")) <= there:
+                there = len(list((store / "flushed").glob("*/*/*")))
+                while len(list((store / "flushed").glob("*/*/*"))) <= there:
                     pass
             else:
                 moment.wait(chance.uniform(0, 0.05))
