@@ -105,18 +105,22 @@ def test_pages_are_passed_on(pages: Any, heir: str, tracer: Tracer, rings: Path)
     assert not tracer.errors
 
 
+def whose(n: int) -> str:
+    return f"r{n // 3}" if n % 10 or n < 50 else "one that stays"
+
+
 def as_two(tracer: Tracer, page: Any, n: int) -> None:
-    tracer.write(POOL, page, f"r{n // 3}", tok=(n, n + 16), op="forward", step=n)
-    tracer.read(POOL, page, f"r{n // 3}", tok=(n, n + 16), op="decode", step=n)
+    tracer.write(POOL, page, whose(n), tok=(n, n + 16), op="forward", step=n)
+    tracer.read(POOL, page, whose(n), tok=(n, n + 16), op="decode", step=n)
 
 
 def as_a_pair(tracer: Tracer, page: Any, n: int) -> None:
-    tracer.decoded(POOL, page, f"r{n // 3}", tok=(n, n + 16), step=n)
+    tracer.decoded(POOL, page, whose(n), tok=(n, n + 16), step=n)
 
 
 def bound(tracer: Tracer, page: Any, n: int) -> None:
-    tracer.writer(POOL, "forward")(page, f"r{n // 3}", n, n + 16, n)
-    tracer.reader(POOL, "decode")(page, f"r{n // 3}", n, n + 16, n)
+    tracer.writer(POOL, "forward")(page, whose(n), n, n + 16, n)
+    tracer.reader(POOL, "decode")(page, whose(n), n, n + 16, n)
 
 
 @pytest.mark.parametrize("way", [as_a_pair, bound])
@@ -125,15 +129,16 @@ def test_shorter_ways_record_the_same(way: Any, tmp_path: Path) -> None:
     found = []
     for name, record in (("short", way), ("long", as_two)):
         tracer = Tracer(tmp_path / name, "e/0", sizes=Sizes(slots=64, strings=64, arena=4096))
-        tracer.gap(dropped=1)  # so that a pair meets the end of the slots
+        assert tracer.active
         reader = RingFile(tracer.rings[0])
         events: list[Any] = []
         for n in range(300):
+            # pairs have odd numbers, so that one meets the end of the slots
             record(tracer, n if n % 7 else [n, n + 2], n)
             events += reader.read(1000, alive=False)
         tracer.close()
         assert not tracer.errors
-        assert reader.emitted() == reader.seen() == {"page.write": 300, "page.read": 300, "telemetry.gap": 1}
+        assert reader.emitted() == reader.seen() == {"page.write": 300, "page.read": 300}
         assert all(isinstance(one, Event) for one in events)
         found.append([(one.seq, one.kind, {k: str(v) for k, v in one.fields.items()}) for one in events])
     assert found[0] == found[1]
