@@ -7,7 +7,9 @@ Everything is measured in one run, what is compared in turns, and the best of ma
 travel from one machine to another, the rest does not. The least that could be done is, for an event, an empty loop
 around `struct.pack_into` of one such record on a map of such a file, always at the same place; for a page list, copying
 it there. The span is one of opentelemetry-sdk with the same facts as attributes, a batch processor and an exporter that
-does nothing; without that package (`pip install opentelemetry-sdk`) this part is left out.
+does nothing. It is held against the shortest way to record an event, a function that `Tracer.reader` made for a pool
+and an operation; beside it stands the ratio to `Tracer.read`, which takes any field. Without that package
+(`pip install opentelemetry-sdk`) this part is left out.
 """
 
 from __future__ import annotations
@@ -84,6 +86,12 @@ def ours(tracer: Tracer, pages: np.ndarray[Any, Any]) -> list[Measure]:
         for step in range(times):
             tracer.read(POOL, 17, REQUEST, tok=(0, 16), op="decode", step=step)
 
+    reading = tracer.reader(POOL, "decode")
+
+    def bound(times: int) -> None:
+        for step in range(times):
+            reading(17, REQUEST, 0, 16, step)
+
     def alloc(times: int) -> None:
         for _ in range(times):
             tracer.alloc(POOL, 17, REQUEST, tenant=TENANT)
@@ -106,6 +114,7 @@ def ours(tracer: Tracer, pages: np.ndarray[Any, Any]) -> list[Measure]:
 
     return [
         Measure("read, one page", read, 1000),
+        Measure("reader, one page", bound, 1000),
         Measure("alloc, one page", alloc, 1000),
         Measure("alloc, 16 pages (int32 array)", alloc_short, 500),
         Measure("alloc, 16k pages (int32 array)", alloc_long, 100),
@@ -174,14 +183,15 @@ def measure(measures: list[Measure], seconds: float) -> dict[str, float]:
 
 def judged(ns: dict[str, float]) -> list[Result]:
     """The ratios that count, each with what it has to be."""
-    scalar, long = ns["read, one page"], ns["alloc, 16k pages (int32 array)"]
+    scalar, bound, long = ns["read, one page"], ns["reader, one page"], ns["alloc, 16k pages (int32 array)"]
     empty, copy = ns["empty pack_into"], ns["copy of 16k pages"]
     rows = [
-        _row("event with one page / empty pack_into", scalar / empty, "at most", 4.0),
+        _row("read() of one page / empty pack_into", scalar / empty, "at most", 4.0),
         _row("16k pages / their copy", long / copy, "at most", max(1.5, 5000.0 / copy)),
     ]
     if "span, one page" in ns:
-        rows.append(_row("span / event with one page", ns["span, one page"] / scalar, "at least", 50.0))
+        span = ns["span, one page"]
+        rows.append(_row(f"span / reader() ({span / scalar:.0f} for read())", span / bound, "at least", 50.0))
         rows.append(_row("span / event with 16k pages", ns["span, 16k pages"] / long, "at least", 1000.0))
     return rows
 

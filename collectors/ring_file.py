@@ -174,8 +174,8 @@ class RingFile:
         """Kind -> events so far, as the writer counted them; of a ring that nobody writes any more."""
         counts = self._counters.astype(np.int64)
         head = self.head()
-        if head > counts.sum():  # the writer died between a record and its counting
-            counts[self._records["kind"][head % self.sizes.slots]] += 1
+        for seq in range(int(counts.sum()) + 1, head + 1):  # the writer died between a record and its counting
+            counts[self._records["kind"][seq % self.sizes.slots]] += 1
         return self._by_kind(counts)
 
     # -- reading ----------------------------------------------------------------------------------------
@@ -205,10 +205,12 @@ class RingFile:
         return out
 
     def _begun(self, head: int) -> int:
-        """The number of the record over which a writer that is dead had begun to write the one after `head`, or 0."""
-        oldest = head + 1 - self.sizes.slots
-        stamp = int(self._records["seq"][oldest % self.sizes.slots])
-        return oldest if oldest > 0 and stamp != oldest else 0
+        """The number of the last record over which a writer that is dead had begun to write, or 0: where `head` is the
+        last that it finished, it can have been at the two after it."""
+        for oldest in (head + 2 - self.sizes.slots, head + 1 - self.sizes.slots):
+            if oldest > 0 and int(self._records["seq"][oldest % self.sizes.slots]) != oldest:
+                return oldest
+        return 0
 
     def _copied(self, head: int) -> npt.NDArray[np.void]:
         """The records after the position, as far as they can still be there, up to `head`."""

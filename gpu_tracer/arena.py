@@ -6,7 +6,7 @@ import mmap
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,13 @@ _PAGES_PIECE = struct.Struct("<QQQ")
 """Head of a piece and of its only item, in words: `PIECE` and `ITEM`, in fewer fields to pack."""
 _SKIPPED = ALIGN - PIECE.size - ITEM.size
 _PAGES_FIELD = FIELD_NUMBERS["pages"]
+
+
+class PagesPiece(Protocol):
+    """Puts a page list into the arena."""
+
+    def __call__(self, pages: PageIds, more: bytes = b"") -> int:
+        """Put it there; the position of its piece."""
 
 
 class TooLarge(ValueError):
@@ -59,18 +66,18 @@ def flat(pages: PageIds) -> npt.NDArray[Any]:
     return ids
 
 
-def arena_writers(
-    mapped: mmap.mmap, words: memoryview, sizes: Sizes
-) -> tuple[Callable[[int], int], Callable[[PageIds], int]]:
+def arena_writers(mapped: mmap.mmap, words: memoryview, sizes: Sizes) -> tuple[Callable[[int], int], PagesPiece]:
     """Two functions with one memory: `reserve` and `pages_piece`.
 
     `reserve` claims bytes (a multiple of `ALIGN`) in one stretch and returns their absolute position, or raises
     TooLarge.
-    `pages_piece` puts a page list there, as the only item of a piece, and returns the position of the piece.
+    `pages_piece` puts a page list there, as the first item of a piece, and returns the position of the piece; `more` is
+    a second item, with its head and padded to 8, if there is one.
     """
     arena, arena_at, limit, word = sizes.arena, sizes.arena_at, sizes.largest_piece, int(Word.ARENA_END)
     kinds = {code: (_SKIPPED << 16 | form << 8 | _PAGES_FIELD, int(dtype[2])) for code, (form, dtype) in ARRAYS.items()}
-    pack, ndarray = _PAGES_PIECE.pack_into, np.ndarray
+    pack, ndarray, int32 = _PAGES_PIECE.pack_into, np.ndarray, np.dtype(np.int32)
+    listed, in_int32 = kinds["I"][0], kinds["i"][0]
     end = 0
 
     def reserve(size: int) -> int:
@@ -85,15 +92,38 @@ def arena_writers(
         words[word] = end  # before anything is written there
         return start
 
-    def pages_piece(pages: PageIds) -> int:
+    def pages_piece(pages: PageIds, more: bytes = b"") -> int:
         nonlocal end
-        ids: npt.NDArray[Any] = pages if pages.__class__ is ndarray else flat(pages)
-        dtype = ids.dtype
-        if not dtype.isnative:
-            ids = ids.astype(dtype.newbyteorder("="))
-        item, width = kinds[dtype.char]
-        size = len(ids) * width
-        total = 127 + size & -64
+        ids: Any
+        if pages.__class__ is ndarray:
+            ids = pages
+        elif pages.__class__ is list:
+            try:
+                ids = array("I", pages)  # numpy would be asked for nothing
+            except TypeError:
+                ids = flat(pages)
+        else:
+            ids = flat(pages)
+        if ids.__class__ is ndarray:
+            dtype = ids.dtype
+            if dtype is int32:  # what engines have nearly always
+                item = in_int32
+                size = len(ids) * 4
+            else:
+                if not dtype.isnative:
+                    ids = ids.astype(dtype.newbyteorder("="))
+                item, width = kinds[dtype.char]
+                size = len(ids) * width
+        else:
+            item = listed
+            size = len(ids) * 4
+        count = 1 << 32
+        if more:
+            count = 2 << 32
+            behind = size + 7 & -8
+            total = 127 + behind + len(more) & -64
+        else:
+            total = 127 + size & -64
         if total > limit:
             raise TooLarge("larger than half of the arena")
         start = end  # as `reserve`, which to call would take longer
@@ -104,10 +134,12 @@ def arena_writers(
         end = start + total
         words[word] = end
         at += arena_at
-        pack(mapped, at, start, 1 << 32 | total, size << 32 | item)
+        pack(mapped, at, start, count | total, size << 32 | item)
         at += 64
+        if more:
+            mapped[at + behind : at + behind + len(more)] = more
         try:
-            mapped[at : at + size] = ids  # type: ignore[call-overload]
+            mapped[at : at + size] = ids
         except (ValueError, BufferError):  # not in one stretch
             mapped[at : at + size] = np.ascontiguousarray(ids)  # type: ignore[call-overload]
         return start

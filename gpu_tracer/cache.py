@@ -6,38 +6,44 @@ are fingerprints already, and the record is written in a few steps. What does no
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from kvwitness.audit.trace.ring import CODES, FIELD_NUMBERS, ITEM, PIECE, Flag, ItemForm
+from kvwitness.audit.trace.ring import CODES, Flag
 from kvwitness.gpu_tracer.base import Recorder
+from kvwitness.gpu_tracer.records import OURS, fingerprint
 from kvwitness.gpu_tracer.shadow import Watched
+from kvwitness.gpu_tracer.threads import Pen, PerThread, tell_of_forks
 
-_PUBLISH, _SHARE, _UNPUBLISH = (CODES[f"page.{kind}"] for kind in ("publish", "share", "unpublish"))
+_SHARE, _UNPUBLISH = (CODES[f"page.{kind}"] for kind in ("share", "unpublish"))
 _PAGES, _TOK, _ARENA = int(Flag.PAGES), int(Flag.TOK), int(Flag.ARENA)
-_KEY, _DIGEST = FIELD_NUMBERS["key"], FIELD_NUMBERS["digest"]
-_TEXT = int(ItemForm.TEXT)
-_DIGITS = 16
-_ITEM = ITEM.format.lstrip("<") + f"{_DIGITS}s"
-_ONE = struct.Struct(PIECE.format + _ITEM)
-_BOTH = struct.Struct(PIECE.format + _ITEM + _ITEM)
-"""A piece of the arena with the key, or with key and digest."""
-_MAX = 2**32 - 1
+
+Publish = Callable[[int, str, str, str | None], None]
+Share = Callable[[int, str, str | None, str, str | None, tuple[int, int]], None]
+Unpublish = Callable[[int, str], None]
 
 
-class CacheRecorder:
-    """Records single pages of one pool for a recorder; from any thread, and without raising, like the recorder."""
+class CacheRecorder(PerThread):
+    """Records single pages of one pool for a recorder; from any thread, and without raising, like the recorder.
+
+    As with a `Tracer`, its methods are shadowed in each thread by functions that write into that thread's ring.
+    """
+
+    __slots__ = ("_pool", "_recorder", "_shadow")
 
     def __init__(self, recorder: Recorder | Watched, pool: str) -> None:
+        if hasattr(self, "_pool"):
+            return  # another thread than the one that made it meets the object for the first time
         self._recorder, self._pool = recorder, pool
         self._shadow = recorder if isinstance(recorder, Watched) else None
+        tell_of_forks(self)
 
     def publish(self, page: int, request: str, key: str, digest: str | None) -> None:
         """A page of a request became findable; `key` and `digest` are 16 characters of ASCII."""
         if self._shadow is not None:
             self._shadow.tell("publish", self._pool, page, key=key, digest=digest)
-        if not self._put(_PUBLISH, page, request, None, key, digest, None):
-            self._recorder.event("page.publish", pool=self._pool, pages=[page], request=request, key=key, digest=digest)
+        self._begin()[0](page, request, key, digest)
 
     def share(
         self, page: int, request: str, tenant: str | None, key: str, digest: str | None, tok: tuple[int, int]
@@ -45,52 +51,55 @@ class CacheRecorder:
         """A request attaches to a page for positions `tok`."""
         if self._shadow is not None:
             self._shadow.tell("share", self._pool, page, request, key=key, digest=digest, tok=tok, tenant=tenant)
-        if not self._put(_SHARE, page, request, tenant, key, digest, tok):
-            self._recorder.event(
-                "page.share", pool=self._pool, pages=[page], request=request, tenant=tenant, key=key, digest=digest,
-                tok=tok,
-            )  # fmt: skip
+        self._begin()[1](page, request, tenant, key, digest, tok)
 
     def unpublish(self, page: int, reason: str) -> None:
         """A page is no longer findable."""
-        recorder: Any = self._recorder
-        pen = recorder._pen()
-        if pen is None:
-            return
-        try:
-            texts = pen.ring.texts
-            pen.ring.put(_UNPUBLISH, _PAGES, 0, 0, 0, texts[self._pool], texts[reason], page, 1)
-        except Exception:
-            recorder.event("page.unpublish", pool=self._pool, pages=[page], reason=reason)
+        self._begin()[2](page, reason)
 
-    def _put(
-        self, code: int, page: int, request: str, tenant: str | None, key: str, digest: str | None,
-        tok: tuple[int, int] | None,
-    ) -> bool:  # fmt: skip
-        """Write a record; whether that was possible."""
+    def forked(self) -> None:
+        """In a process that was forked off: the rings are the parent's."""
+        vars(self).clear()
+
+    def _begin(self) -> tuple[Publish, Share, Unpublish]:
+        """Shadow the methods in the calling thread, unless somebody has to be told as well; what writes there."""
         recorder: Any = self._recorder
         pen = recorder._pen()
         if pen is None:
-            return True  # nothing is recorded at all
-        ring = pen.ring
+            return _nothing, _nothing, _nothing
+        quick = _writers(pen, self._pool, recorder.event)
+        if self._shadow is None:
+            vars(self).update(zip(("publish", "share", "unpublish"), quick, strict=True))
+        return quick
+
+
+def _writers(pen: Pen, pool: str, general: Callable[..., None]) -> tuple[Publish, Share, Unpublish]:
+    """The functions for one ring. `general` takes what they cannot."""
+    ring = pen.ring
+    put, strings, tenants, known = ring.put, ring.texts, ring.tenants, ring.texts.known
+
+    def share(
+        page: int, request: str, tenant: str | None, key: str, digest: str | None, tok: tuple[int, int]
+    ) -> None:  # fmt: skip
         try:
-            one = key.encode("ascii")
-            other = b"" if digest is None else digest.encode("ascii")
-            if len(one) != _DIGITS or (digest is not None and len(other) != _DIGITS) or not 0 <= page <= _MAX:
-                return False
-            flags = _PAGES | _ARENA
-            whose = 0 if tenant is None else ring.tenants[tenant]
-            if tok is None:
-                tok = (0, 0)
-            else:
-                flags |= _TOK
-            texts = ring.texts
-            named, pool = texts[request], texts[self._pool]
-            if digest is None:
-                arena = ring.packed(_ONE, 1, _KEY, _TEXT, 0, _DIGITS, one)
-            else:
-                arena = ring.packed(_BOTH, 2, _KEY, _TEXT, 0, _DIGITS, one, _DIGEST, _TEXT, 0, _DIGITS, other)
-            ring.put(code, flags, arena, named, whose, pool, 0, page, 1, tok)
-        except Exception:
-            return False
-        return True
+            whose = 0 if tenant is None else tenants[tenant]
+            texts = {"key": key} if digest is None else {"key": key, "digest": digest}
+            items = [fingerprint(name, text) for name, text in texts.items()]
+            named, place = strings[request], strings[pool]
+            put(_SHARE, _PAGES | _TOK | _ARENA, ring.piece(items), named, whose, place, 0, page, 1, tok)
+        except OURS:
+            general(
+                "page.share", pool=pool, pages=[page], request=request, tenant=tenant, key=key, digest=digest, tok=tok
+            )
+
+    def unpublish(page: int, reason: str) -> None:
+        try:
+            put(_UNPUBLISH, _PAGES, 0, 0, 0, known.get(pool) or strings[pool], known[reason], page, 1)
+        except OURS:
+            general("page.unpublish", pool=pool, pages=[page], reason=reason)
+
+    return partial(pen.publish, pool), share, unpublish
+
+
+def _nothing(*_: object) -> None:
+    """Stand in where nothing is recorded."""

@@ -6,7 +6,7 @@ import json
 import math
 import operator
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,14 +27,46 @@ from kvwitness.audit.trace.ring import (
     Slots,
 )
 from kvwitness.audit.trace.times import time_ns
+from kvwitness.audit.trace.vocabulary import KINDS
 from kvwitness.gpu_tracer.arena import flat
 from kvwitness.gpu_tracer.ring import Numbered, Ring
 
 _OURS = ("event", "source", "seq", "time_unix_nano")
 _PHASES = {"begin": Flag.BEGIN, "end": Flag.END}
-_MAX_U32 = 2**32 - 1
+_MAX_U32, _MAX_I64 = 2**32 - 1, 2**63 - 1
+_WITH_NUMBER, _WITH_ARENA = int(Flag.NUMBER), int(Flag.ARENA)
+_INT_ITEM = struct.Struct(ITEM.format + "q")
+"""An item with an integer."""
 _MAX_KIND = 128
 _Value = Any
+
+
+_REQUEST, _TENANT, _NAME, _LABEL, _NUMBER, _INTEGER, _STRING, _NOWHERE = range(8)
+"""Where a field of a plain event goes: into a slot of the record, into the arena, or nowhere, and then it is not plain
+if it has this field."""
+_Recipe = list[tuple[int, int, str]]
+"""For each field its place, and its number and name."""
+_SHAPES = 256
+"""Sets of fields whose recipes are kept."""
+
+
+def _recipe(kind: str, fields: Iterable[str]) -> _Recipe:
+    """What `Encoder._plainly` is to do with the fields of an event."""
+    out: _Recipe = []
+    for name in fields:
+        slots = SLOTS[kind] if kind in KINDS else Slots()
+        form = FIELDS[name].form if name in FIELDS and name not in _OURS else None
+        place = _NOWHERE
+        if kind not in KINDS or name == "phase":
+            pass
+        elif form in (Form.TEXT, Form.NAME):
+            places = {"request": _REQUEST, "tenant": _TENANT}
+            places |= {slot: where for slot, where in ((slots.name, _NAME), (slots.label, _LABEL)) if slot}
+            place = places.get(name, _STRING)
+        elif form in (Form.INT, Form.INT32):
+            place = _NUMBER if name == slots.number else _INTEGER
+        out.append((place, FIELD_NUMBERS.get(name, 0), name))
+    return out
 
 
 class Encoder:
@@ -42,6 +74,7 @@ class Encoder:
 
     def __init__(self, ring: Ring, scrubber: Scrubber) -> None:
         self._ring, self._scrubber = ring, scrubber
+        self._recipes: dict[tuple[str, ...], _Recipe] = {}
 
     def record(self, kind: str, fields: Mapping[str, _Value]) -> None:
         """Record an event; fields that are None are as good as absent.
@@ -49,6 +82,8 @@ class Encoder:
         Raises TypeError, ValueError or OverflowError, before anything is recorded, for values that the fields cannot
         have, and for `source` and `seq`, which are the ring's own.
         """
+        if self._plainly(kind, fields):
+            return
         event = _Event(self._ring, SLOTS[kind if kind in CODES else OTHER])
         code = CODES.get(kind, CODES[OTHER])
         if kind in (OTHER, LOST) or len(kind) > _MAX_KIND or not kind.isprintable():
@@ -82,6 +117,57 @@ class Encoder:
             event.put(code, arena)
         except struct.error:
             raise OverflowError("a number does not fit") from None
+
+    def _plainly(self, kind: str, fields: Mapping[str, _Value]) -> bool:
+        """Record an event whose fields are all strings, and integers; whether it is one.
+
+        That is nearly every event about requests, in a quarter of the time.
+        """
+        shape = (kind, *fields)
+        recipe = self._recipes.get(shape)
+        if recipe is None:
+            if len(self._recipes) >= _SHAPES:
+                return False
+            recipe = self._recipes[shape] = _recipe(kind, fields)
+        slots, flags, items, count = [0] * 5, 0, b"", 0
+        strings: list[tuple[int, str, str]] = []
+        for (place, field_number, name), value in zip(recipe, fields.values(), strict=True):
+            if value is None:
+                continue
+            if place == _INTEGER:
+                if value.__class__ is not int or not -_MAX_I64 - 1 <= value <= _MAX_I64:
+                    return False
+                items += _INT_ITEM.pack(field_number, ItemForm.INT, 0, 8, value)
+                count += 1
+            elif place == _NUMBER:
+                if value.__class__ is not int or not 0 <= value <= _MAX_U32:
+                    return False
+                slots[place] = value
+                flags |= _WITH_NUMBER
+            elif place == _NOWHERE or value.__class__ is not str:
+                return False
+            elif place == _STRING:
+                strings.append((field_number, name, value))
+            else:
+                table = self._ring.tenants if place == _TENANT else self._ring.texts
+                number = table.known.get(value)
+                if number is None:
+                    if len(value) > MAX_STRING or len(value.encode()) > MAX_STRING:
+                        return False
+                    number = table[value]
+                slots[place] = number
+        arena = 0
+        for field_number, name, value in strings:  # last, because what is dropped is counted
+            if (kept := self._scrubber.text(name, value)) is not None:
+                data = kept.encode()
+                items += ITEM.pack(field_number, ItemForm.TEXT, 0, len(data)) + data + bytes(-len(data) % 8)
+                count += 1
+        if items:
+            flags |= _WITH_ARENA
+            arena = self._ring.block(items, count)
+        request, tenant, named, label, number = slots
+        self._ring.put(CODES[kind], flags, arena, request, tenant, named, label, number=number)
+        return True
 
     def _put(self, event: _Event, name: str, value: _Value) -> None:
         form = FIELDS[name].form

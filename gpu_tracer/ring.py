@@ -28,7 +28,7 @@ from kvwitness.audit.trace.ring import (
     Word,
 )
 from kvwitness.gpu_tracer.arena import arena_writers
-from kvwitness.gpu_tracer.records import record_writers
+from kvwitness.gpu_tracer.records import Derived, record_writers
 from kvwitness.gpu_tracer.ring_file import create
 
 Clean = Callable[[str], str]
@@ -55,35 +55,39 @@ class Ring:
     ) -> None:
         self.sizes = sizes or Sizes()
         self._file = create(directory, source, self.sizes)
-        self._map = self._file.map
+        self.map = self._file.map
         self.path, self.source = self._file.path, self._file.source
-        view = memoryview(self._map)
+        view = memoryview(self.map)
         self._words = view[:COUNTERS_AT].cast("Q")
         counters = view[COUNTERS_AT : COUNTERS_AT + 8 * COUNTERS].cast("Q")
-        strings = _Strings(self._map, self.sizes)
+        strings = _Strings(self.map, self.sizes)
         self.texts = Numbered(strings, clean or _unchanged)
         """String -> its number; None -> 0."""
         self.tenants = Numbered(strings, pseudonym or clean or _unchanged)
         self._arena_at, self._arena = self.sizes.arena_at, self.sizes.arena
-        self._reserve, pages_piece = arena_writers(self._map, self._words, self.sizes)
+        self.reserve, pages_piece = arena_writers(self.map, self._words, self.sizes)
         self.writers = record_writers(
-            self._map, counters, self.sizes, self.texts.known, self.tenants.known, pages_piece
+            self.map,
+            counters,
+            self.sizes,
+            self.texts.known,
+            self.tenants.known,
+            strings.derived,
+            self.reserve,
+            pages_piece,
         )
         self.put = self.writers.put
 
     def piece(self, items: Sequence[bytes]) -> int:
         """Put items (each with its head, padded to 8) into the arena; the position of the piece."""
-        size = PIECE.size + sum(map(len, items))
-        start = self._reserve(size + ALIGN - 1 & -ALIGN)
-        at = self._arena_at + start % self._arena
-        self._map[at : at + size] = PIECE.pack(start, size, len(items)) + b"".join(items)
-        return start
+        return self.block(b"".join(items), len(items))
 
-    def packed(self, form: struct.Struct, count: int, *values: int | bytes) -> int:
-        """Put `count` items into the arena that `form` packs behind the head of a piece; the position of the piece."""
-        size = form.size
-        start = self._reserve(size + ALIGN - 1 & -ALIGN)
-        form.pack_into(self._map, self._arena_at + start % self._arena, start, size, count, *values)
+    def block(self, items: bytes, count: int) -> int:
+        """The same for so many items that are put together already."""
+        size = PIECE.size + len(items)
+        start = self.reserve(size + ALIGN - 1 & -ALIGN)
+        at = self._arena_at + start % self._arena
+        self.map[at : at + size] = PIECE.pack(start, size, count) + items
         return start
 
     def lost(self, kind: str, reason: str) -> None:
@@ -129,6 +133,7 @@ class _Strings:
     def __init__(self, mapped: mmap.mmap, sizes: Sizes) -> None:
         self._map, self._at, self._count = mapped, sizes.strings_at, sizes.strings
         self._last = 0
+        self.derived: Derived = []
         self._young: list[tuple[dict[str | None, int], str] | None] = [None] * sizes.strings
 
     def add(self, text: str, owner: dict[str | None, int], key: str) -> int:
@@ -157,7 +162,13 @@ class _Strings:
         old = number - self._count // 2
         entry = self._young[old % self._count] if old > 0 else None
         if entry is not None and entry[0].get(entry[1]) == old & 0xFFFFFFFF:
-            del entry[0][entry[1]]
+            owner, key = entry
+            del owner[key]
+            for shared, names in self.derived:
+                if key in shared:
+                    names.clear()
+                else:
+                    names.pop(key, None)
 
 
 def _unchanged(text: str) -> str:

@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Any
 
 from kvwitness.gpu_tracer.arena import PageIds, flat
+from kvwitness.gpu_tracer.records import Bound
 from kvwitness.gpu_tracer.tracer import Tracer
 
 SHADOW_VARIABLE = "KVWITNESS_SHADOW"
@@ -446,6 +447,23 @@ class Watched:
         """As the tracer's; an unsound one is said at once."""
         self._tracer.read(pool, pages, request, **fields)
         self._say(self.tell("read", pool, pages, request, **fields) or [])
+
+    def decoded(self, pool: str, pages: PageIds, request: str, *, tok: Sequence[int], step: int) -> None:
+        """As the tracer's."""
+        self.write(pool, pages, request, tok=tok, op="forward", step=step)
+        self.read(pool, pages, request, tok=tok, op="decode", step=step)
+
+    def reader(self, pool: str, op: str) -> Bound:
+        """As the tracer's, in no shorter way."""
+        return lambda page, request, first, end, step: self.read(
+            pool, page, request, tok=(first, end), op=op, step=step
+        )
+
+    def writer(self, pool: str, op: str) -> Bound:
+        """As the tracer's, in no shorter way."""
+        return lambda page, request, first, end, step: self.write(
+            pool, page, request, tok=(first, end), op=op, step=step
+        )
 
     def look(self, pool: str, pages: PageIds, request: str, tok: Sequence[int]) -> list[Unsound]:
         """What would be unsound of a read that is not recorded here."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvwitness.gpu_tracer.encode import Encoder
-from kvwitness.gpu_tracer.records import General, Own, Touch
+from kvwitness.gpu_tracer.records import Bind, Decoded, General, Own, Publish, Touch
 from kvwitness.gpu_tracer.ring import Ring
 
 
@@ -24,18 +24,27 @@ class Pen:
     free: Own
     write: Touch
     read: Touch
+    reader: Bind
+    writer: Bind
+    decoded: Decoded
+    publish: Publish
 
     @classmethod
     def of(cls, ring: Ring, encoder: Encoder, general: General) -> Pen:
         """A pen for a new ring; `general` takes what the short ways cannot."""
         owning, touching = ring.writers.owning, ring.writers.touching
+        write, read = touching("page.write", general), touching("page.read", general)
         return cls(
             ring,
             encoder,
             owning("page.alloc", general),
             owning("page.free", general),
-            touching("page.write", general),
-            touching("page.read", general),
+            write,
+            read,
+            ring.writers.binding("page.read", read),
+            ring.writers.binding("page.write", write),
+            ring.writers.decoding(write, read),
+            ring.writers.publishing(general),
         )
 
 

@@ -7,7 +7,7 @@
     tracer.write("decode-0/0/full", [14, 15, 50], "r1", tok=(0, 40), op="forward")
 
 The methods mirror `docs/trace-format.md`: the same names, meanings and units. Pages are an id, a range, or any sequence
-or array of ids in the order of token positions; arrays of 32-bit integers are the quickest. All methods but the four
+or array of ids in the order of token positions; arrays of 32-bit integers are the quickest. All methods but the five
 quickest take any further field by its name (`incarnation`, `tenant_source`, `t` ...); `event` takes any for any kind.
 None of them raises; `Recorder` says what becomes of failures.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 from kvwitness.gpu_tracer.arena import PageIds
 from kvwitness.gpu_tracer.lifecycle import Lifecycle
+from kvwitness.gpu_tracer.records import Bound
 
 _Name = str | int
 
@@ -26,16 +27,16 @@ _Name = str | int
 class Tracer(Lifecycle):
     """Records what happens to pages, requests and transfers.
 
-    The four methods that a running engine calls all the time are, in a thread that has a ring, shadowed by functions
+    The five methods that a running engine calls all the time are, in a thread that has a ring, shadowed by functions
     that write into that ring and do nothing else (see `kvwitness.gpu_tracer.records`).
     """
 
     __slots__ = ()
 
     def _begin(self) -> dict[str, Any]:
-        """Shadow the four methods in the calling thread; what they are now."""
+        """Shadow the five methods in the calling thread; what they are now."""
         pen = self._pen()
-        names = ("alloc", "free", "write", "read")
+        names = ("alloc", "free", "write", "read", "decoded")
         quick = {name: _nothing if pen is None else getattr(pen, name) for name in names}
         if pen is not None:
             vars(self).update(quick)
@@ -132,6 +133,24 @@ class Tracer(Lifecycle):
         self._begin()["read"](
             pool, pages, request, tok=tok, op=op, step=step, phase=phase, tenant=tenant, transfer=transfer
         )
+
+    def decoded(self, pool: str, pages: PageIds, request: str, *, tok: Sequence[int], step: int) -> None:
+        """A step, or several in a row, of decoding: `write` with op `forward` and `read` with op `decode` in one.
+
+        `tok` are the positions that were computed; each was read by the steps from its own on.
+        """
+        self._begin()["decoded"](pool, pages, request, tok=tok, step=step)
+
+    def reader(self, pool: str, op: str) -> Bound:
+        """A function `(page, request, first, end, step)` for the calling thread: `read` of one page for positions
+        [first, end), with pool and op that stand fast, in two thirds of the time."""
+        pen = self._pen()
+        return _nothing if pen is None else pen.reader(pool, op)
+
+    def writer(self, pool: str, op: str) -> Bound:
+        """The same for `write`."""
+        pen = self._pen()
+        return _nothing if pen is None else pen.writer(pool, op)
 
     def share(
         self,

@@ -10,9 +10,9 @@ Everything is little-endian. One thread writes, anybody may read at the same tim
 - A record ends with its `seq`, which is written last: where it is not the expected one, there is no record (yet).
 - A string's number and a piece's own position are written last and first; they tell when either was overwritten.
 - `Word.ARENA_END` is raised before a piece is written, so a piece is intact as long as that is at most one arena ahead.
-- The counters (one per code of a kind, cumulative) are raised after the record: their sum is the last `seq`, or one
-  less while a record is being finished. Each record holds its own count within its code, so that the counters can be
-  had for any record: that is how "N emitted, M seen" is proved per kind across a loss.
+- The counters (one per code of a kind, cumulative) are raised after the record: their sum is the last `seq`, or less
+  by what is being finished, which is one record or two. Each record holds its own count within its code, so that the
+  counters can be had for any record: that is how "N emitted, M seen" is proved per kind across a loss.
 
 A record has slots for what the frequent kinds say (`SLOTS`); any other field goes to the arena, so that each event of
 the vocabulary can be written. Standard library only.
@@ -189,10 +189,15 @@ SLOTS: dict[str, Slots] = {
 CODES: dict[str, int] = {kind: code for code, kind in enumerate(SLOTS)}
 """Kind -> its code in records."""
 
-QUICK: dict[str, int] = {
-    kind: len(SLOTS) + n for n, kind in enumerate(("page.alloc", "page.free", "page.write", "page.read"))
-}
+_SHORT = ("page.alloc", "page.free", "page.write", "page.read", "page.publish")
+QUICK: dict[str, int] = {kind: len(SLOTS) + n for n, kind in enumerate(_SHORT)}
 """Kind -> a second code, for kinds that a writer may record in a short way with a counter of its own."""
+
+_TOUCHING = ("page.write", "page.read")
+PAIRED: dict[str, int] = {kind: len(SLOTS) + len(QUICK) + n for n, kind in enumerate(_TOUCHING)}
+"""Kind -> a third code, for records that a writer writes two at a time, and counts when both are there."""
+BOUND: dict[str, int] = {kind: code + len(PAIRED) for kind, code in PAIRED.items()}
+"""Kind -> a fourth code, for the shortest way: pool and operation are the same from one record to the next."""
 
 FIELD_NUMBERS: dict[str, int] = {name: number for number, name in enumerate(FIELDS)}
 """Field -> its number in items."""
@@ -203,7 +208,7 @@ class Description:
     """The names that a ring uses, as its header states them: a reader of another version follows these."""
 
     kinds: tuple[str, ...]
-    """By code; a kind with two codes is here twice."""
+    """By code; a kind with several codes is here several times."""
     slots: tuple[Slots, ...]
     """Parallel to `kinds`."""
     fields: tuple[str, ...]
@@ -211,7 +216,7 @@ class Description:
     @classmethod
     def own(cls) -> Description:
         """What this version writes."""
-        kinds = (*SLOTS, *QUICK)
+        kinds = (*SLOTS, *QUICK, *PAIRED, *BOUND)
         return cls(kinds, tuple(SLOTS[kind] for kind in kinds), tuple(FIELD_NUMBERS))
 
     def to_json(self) -> bytes:

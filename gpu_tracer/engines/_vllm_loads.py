@@ -25,6 +25,8 @@ is the connector's, which an executor with workers in other processes makes anew
 _HELD_BACK = "_kvwitness_landed"
 """Attribute of the model runner: the same, until there is an output to travel with."""
 _ROWS_HELD_BACK = "_kvwitness_rows"
+_PENDING = "_kvwitness_pending"
+"""Attribute of the model runner: request id -> its pages that a connector is filling, and how they were before."""
 _LEASE_S = 30
 _SAMPLE = 256
 """Values that are looked at, per page and layer."""
@@ -173,14 +175,19 @@ def watching(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
         try:
             if (mirror := mirror_of(runner)) is not None:
                 mirror.follow(scheduler_output)
-            _look_before(runner, scheduler_output)
+            if getattr(scheduler_output, TARGETS, None):
+                _look_before(runner, scheduler_output)
         except Exception as error:
             guard.failed("GPUModelRunner.execute_model", error)
-        result = method(runner, scheduler_output, *args, **kwargs)
+        if args or kwargs:
+            result = method(runner, scheduler_output, *args, **kwargs)
+        else:
+            result = method(runner, scheduler_output)
         try:
             if mirror is not None and (differing := mirror.differing(runner, scheduler_output)):
                 runner.__dict__[_ROWS_HELD_BACK] = differing
-            _look_after(runner, result)
+            if _PENDING in runner.__dict__:
+                _look_after(runner, result)
             if result is not None:
                 _send_along(runner, result)
         except Exception as error:
@@ -207,16 +214,14 @@ def _send_along(runner: Any, result: Any) -> None:
 
 
 def _look_before(runner: Any, plan: Any) -> None:
-    targets: dict[str, list[int]] | None = getattr(plan, TARGETS, None)
-    if not targets:
-        return
-    pending = runner.__dict__.setdefault("_kvwitness_pending", {})
+    targets: dict[str, list[int]] = getattr(plan, TARGETS)
+    pending = runner.__dict__.setdefault(_PENDING, {})
     for rid, pages in targets.items():
         pending[rid] = (pages, _samples(runner, pages), rid in plan.num_scheduled_tokens)
 
 
 def _look_after(runner: Any, result: Any) -> None:
-    pending = runner.__dict__.get("_kvwitness_pending")
+    pending = runner.__dict__.get(_PENDING)
     if not pending:
         return
     output = getattr(result, "kv_connector_output", None) or getattr(runner, "kv_connector_output", None)

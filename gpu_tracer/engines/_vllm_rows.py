@@ -32,6 +32,8 @@ class Mirror:
             self.tables[new.req_id] = list(new.block_ids[0])
             self._grown.add(new.req_id)
         cached = plan.scheduled_cached_reqs
+        if not cached.resumed_req_ids and cached.new_block_ids.count(None) == len(cached.new_block_ids):
+            return  # nearly always: nobody's table has grown
         for rid, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if rid in cached.resumed_req_ids:
                 self.tables[rid] = list(blocks[0]) if blocks is not None else []
@@ -44,9 +46,12 @@ class Mirror:
     def differing(self, runner: Any, plan: Any) -> dict[str, list[int]]:
         """The rows that differ, of those that a step has just used and that are looked at this time."""
         self._step += 1
-        looked = (
-            plan.num_scheduled_tokens if not self._step % _EVERY else self._grown & plan.num_scheduled_tokens.keys()
-        )
+        if not self._step % _EVERY:
+            looked = plan.num_scheduled_tokens.keys()
+        elif self._grown:
+            looked = self._grown & plan.num_scheduled_tokens.keys()
+        else:
+            return {}
         self._grown = set()
         if not looked:
             return {}

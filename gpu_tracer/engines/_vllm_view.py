@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import struct
 import sys
 import time
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
@@ -26,7 +26,7 @@ from kvwitness.gpu_tracer.shadow import Watched, tracer_from_environment
 _SUFFIX = 9
 """`-` and the eight hex digits that vLLM appends to the id under which the client's side knows a request."""
 _DIGEST_BYTES = 8
-"""How much of a fingerprint is recorded; the rest keeps those of the pages behind it from being made up."""
+"""Of a fingerprint."""
 _DEPTH = 16
 """How many calls lie at most between the pool and the method that asks it for a request."""
 _GROUP_BYTES = 4
@@ -76,7 +76,10 @@ class Seen:
     preempted: bool = False
     attached: int = 0
     """Tokens of the prompt that came from the prefix cache or a connector at first admission."""
-    digests: list[bytes] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+    """Fingerprint of the inputs up to the end of each page, as far as they were asked for ..."""
+    inputs: Any = None
+    """... and the hash that goes on from there."""
     load: Load | None = None
     loads: int = 0
     popped: set[int] = field(default_factory=set)
@@ -101,12 +104,17 @@ class View:
         self.watched = isinstance(self.tracer, Watched)
         """Whether there is a live shadow."""
         self.transfers = transfer is not None and getattr(scheduler, "connector", None) is not None
+        self.plain = not (self.watched or self.transfers)
+        """Whether nothing has to be looked at when a step has ended."""
         # The other side of a transfer knows an engine by this id alone.
         named = str(transfer.engine_id) if transfer is not None and self.transfers else f"{self.engine}/{rank}"
         self.pool = f"{named}/kv"
         self.cache = CacheRecorder(self.tracer, self.pool)
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.page_tokens = int(groups[0].kv_cache_spec.block_size) if groups else int(scheduler.block_size)
+        self._packed = struct.Struct(f"<{self.page_tokens}q").pack
+        self.key = identity.hasher("key")
+        """Under which key a page can be found, made from vLLM's hash of it so that nobody can try out prompts on it."""
         self.blind: str | None = None if len(groups) == 1 else "the model has several KV cache groups"
         """Why nothing can be said about pages of this engine; None where it can."""
         self.model = _model_name(config)
@@ -114,8 +122,10 @@ class View:
         self.live: dict[str, Seen] = {}
         self.prompts: set[str] = set()
         """Requests in the running batch that do not decode yet."""
-        self.allocating: CodeType | None = None
+        self.asking_code: CodeType | None = None
         """The code of the engine's method in which pages are asked for on behalf of a request."""
+        self.allocating: set[CodeType] = set()
+        """The code of the engine's methods that ask the pool itself, for the id of a request."""
         self.names: dict[str, str] = {}
         """Names in use -> id of the request, and of the latest that ended."""
         self.owner: dict[int, Seen] = {}
@@ -124,8 +134,10 @@ class View:
         """Pages that the prefix cache keeps on its own account."""
         self.content: dict[int, bytes] = {}
         """Page -> fingerprint of the inputs whose content it last held; kept where connectors fill pages."""
-        self.evicted: list[int] | None = None
-        """Pages dropped from the cache by the allocation under way."""
+        self.handing_out = False
+        """Whether the pool is giving out pages ..."""
+        self.evicted: list[int] = []
+        """... and which it has dropped from the cache for that."""
         self.request: Any = None
         """The request, as the engine has it, for which the page pool is being asked; None where nobody knows."""
         self.reason: str | None = None
@@ -200,11 +212,11 @@ class View:
 
     # -- pages ------------------------------------------------------------------------------------------
 
-    def allocated(self, pages: list[int]) -> None:
-        """Pages were handed out, after what they held had been dropped from the cache."""
-        dropped, self.evicted = self.evicted, None
-        if dropped:
+    def allocated(self, pages: list[int], rid: str | None = None) -> None:
+        """Pages were handed out, for a request if its id is given, after the cache has let go of them."""
+        if self.evicted:
             # That the cache lets go of them need not be said: they are taken in the same breath.
+            dropped, self.evicted = self.evicted, []
             self.cached.difference_update(dropped)
             if len(dropped) == 1:
                 self.cache.unpublish(dropped[0], "evict")
@@ -212,13 +224,15 @@ class View:
                 self.tracer.unpublish(self.pool, dropped, reason="evict")
         if not pages:
             return
-        seen = self._asking()
+        seen = self._asking() if rid is None else self.live.get(rid)
         if seen is None:
             self.tracer.alloc(self.pool, pages, holder="engine")
-            return
-        for page in pages:
-            self.owner[page] = seen
-        self.tracer.alloc(self.pool, one_or_all(pages), seen.name, tenant=seen.tenant)
+        elif len(pages) == 1:
+            self.owner[page := pages[0]] = seen
+            self.tracer.alloc(self.pool, page, seen.name, tenant=seen.tenant)
+        else:
+            self.owner.update(dict.fromkeys(pages, seen))
+            self.tracer.alloc(self.pool, pages, seen.name, tenant=seen.tenant)
 
     def forget(self, pages: list[int]) -> None:
         """Pages can no longer be found in the prefix cache; if only it kept them, they are free now."""
@@ -231,36 +245,52 @@ class View:
     def released(self, blocks: Sequence[Any]) -> None:
         """Blocks go back to the pool, seen just before they do."""
         whom = self._asking()
-        by: dict[int, tuple[Seen | None, list[int], list[int]]] = {}
+        if whom is not None:
+            gone, kept = self._let_go(whom, blocks)
+            self._gave_back(whom, gone, kept, self.reason or "window" if self.reason != "end" else whom.reason)
+            return
+        by: dict[int, tuple[Seen | None, list[Any]]] = {}
+        for block in blocks:
+            if not block.is_null:
+                seen = self._leaving(block.block_id)
+                by.setdefault(id(seen), (seen, []))[1].append(block)
+        for seen, given in by.values():
+            if seen is None:
+                self.tracer.free(self.pool, [block.block_id for block in given], holder="engine")
+                continue
+            self._gave_back(seen, *self._let_go(seen, given), seen.reason)
+
+    def _let_go(self, seen: Seen, blocks: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """A request lets go of blocks: the pages that nobody keeps, and those that the cache keeps."""
+        owner = self.owner
+        gone: list[int] = []
+        kept: list[int] = []
         for block in blocks:
             if block.is_null:
                 continue
             page = block.block_id
-            seen = whom if whom is not None else self._leaving(page)
-            entry = by.get(id(seen))
-            if entry is None:
-                entry = by[id(seen)] = (seen, [], [])
-            owned = self.owner.get(page) is seen and seen is not None
-            if owned:
-                del self.owner[page]
-            if owned and block.block_hash is not None:
-                entry[2].append(page)
-                self.cached.add(page)
-            else:
-                entry[1].append(page)
-        for seen, gone, kept in by.values():
-            if seen is not None and seen.over and not seen.popped and seen.id not in self.scheduler.requests:
-                self.live.pop(seen.id, None)
-            if seen is None:
-                self.tracer.free(self.pool, gone, holder="engine")
+            if owner.get(page) is not seen:
+                gone.append(page)
                 continue
-            reason = seen.reason if whom is None or self.reason == "end" else self.reason or "window"
-            if reason == "window":
-                self._vacate(seen, {*gone, *kept})
-            if gone:
-                self.tracer.free(self.pool, gone, seen.name, reason=reason)
-            if kept:
-                self.tracer.free(self.pool, kept, seen.name, reason=reason, to="cache")
+            del owner[page]
+            (gone if block.block_hash is None else kept).append(page)
+        self.cached.update(kept)
+        return gone, kept
+
+    def _gave_back(self, seen: Seen, gone: list[int], kept: list[int], reason: str) -> None:
+        if seen.over and not seen.popped and seen.id not in self.scheduler.requests:
+            self.leave(seen)
+        if reason == "window":
+            self._vacate(seen, {*gone, *kept})
+        if gone:
+            self.tracer.free(self.pool, gone, seen.name, reason=reason)
+        if kept:
+            self.tracer.free(self.pool, kept, seen.name, reason=reason, to="cache")
+
+    def leave(self, seen: Seen) -> None:
+        """The engine is done with a request."""
+        self.live.pop(seen.id, None)
+        self.prompts.discard(seen.id)
 
     def _asking(self) -> Seen | None:
         request = self.asking()
@@ -270,7 +300,8 @@ class View:
         """The request for which the page pool is being asked, as the engine has it; None where nobody knows.
 
         The engine asks through a method that it calls for each request at each step, and which seldom gets as far as
-        the pool. To wrap it costs more than all the rest together; so who calls is looked up when it matters.
+        the pool. To wrap it costs more than all the rest together; so who calls is looked up when it matters: here, and
+        in the hook of `get_new_blocks`, whose caller is nearly always one that has the request's id at hand.
         """
         if self.request is not None:
             return self.request
@@ -278,7 +309,7 @@ class View:
         for _ in range(_DEPTH):
             if frame is None:
                 return None
-            if frame.f_code is self.allocating:
+            if frame.f_code is self.asking_code:
                 return frame.f_locals.get("request")
             frame = frame.f_back
         return None
@@ -321,28 +352,30 @@ class View:
             return
         for n in range(first, end):
             block = blocks[n]
-            if not block.is_null and block.block_hash is not None:
-                self.cache.publish(block.block_id, seen.name, self.key(block.block_hash), self.digest(seen, request, n))
-
-    def key(self, block_hash: bytes) -> str:
-        """Under which key a page can be found, so that nobody can try out prompts on it."""
-        return self.identity.hashed("key", block_hash)
+            if not block.is_null and (found_by := block.block_hash) is not None:
+                self.cache.publish(block.block_id, seen.name, self.key(found_by), self.digest(seen, request, n))
 
     def digest(self, seen: Seen, request: Any, page: int) -> str | None:
         """Fingerprint of the inputs of a request up to the end of a page, whatever its salt; None where tokens alone
         do not say what the inputs were."""
-        if request.mm_features or getattr(request, "prompt_embeds", None) is not None:
-            return None
-        size, digests = self.page_tokens, seen.digests
-        while len(digests) <= page:
-            n = len(digests)
+        digests = seen.digests
+        if page < len(digests):
+            return digests[page]
+        inputs = seen.inputs
+        if inputs is None:
+            if request.mm_features or getattr(request, "prompt_embeds", None) is not None:
+                return None
+            # keyed, or prompts could be tried out on it; an adapter is an input as well
+            secret = bytes.fromhex(self.identity.hashed("inputs", str(seen.adapter)))
+            inputs = seen.inputs = hashlib.blake2b(key=secret, digest_size=_DIGEST_BYTES)
+        size = self.page_tokens
+        while (n := len(digests)) <= page:
             tokens = request.all_token_ids[n * size : (n + 1) * size]
             if len(tokens) < size:
                 return None
-            # each is the key of the next, and the first of all is secret
-            before = digests[-1] if n else bytes.fromhex(self.identity.hashed("inputs", str(seen.adapter)))
-            digests.append(hashlib.blake2b(array("q", tokens).tobytes(), key=before, digest_size=16).digest())
-        return digests[page][:_DIGEST_BYTES].hex()
+            inputs.update(self._packed(*tokens))
+            digests.append(inputs.hexdigest())
+        return digests[page]
 
     # -- reads --------------------------------------------------------------------------------------------
 
@@ -359,8 +392,13 @@ class View:
         if not seen.decoding:
             return
         upto, size = self._computed(seen) if end is None else end, self.page_tokens
-        self.finish_writing(seen, upto)
         first = seen.read_to
+        if first == seen.wrote_to < upto and (upto - 1) // size == first // size < len(seen.table):
+            page = seen.table[first // size]
+            self.tracer.decoded(self.pool, page, seen.name, tok=(first, upto), step=self.step)
+            seen.wrote_to = seen.read_to = upto
+            return
+        self.finish_writing(seen, upto)
         if first < upto and (pages := seen.table[first // size : -(-upto // size)]):
             self.tracer.read(self.pool, one_or_all(pages), seen.name, tok=(first, upto), op="decode", step=self.step)
             seen.read_to = upto

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from kvwitness.audit.trace.ring import DIRECTORY_VARIABLE
@@ -42,6 +43,17 @@ class Identity:
         data = value if isinstance(value, bytes) else value.encode()
         # BLAKE2 has a key and a domain of its own, and takes a third of the time of an HMAC
         return hashlib.blake2b(data, key=self._key, person=what.encode(), digest_size=_DIGITS // 2).hexdigest()
+
+    def hasher(self, what: str) -> Callable[[bytes], str]:
+        """`hashed` for one domain and bytes, in half the time."""
+        begun = hashlib.blake2b(key=self._key, person=what.encode(), digest_size=_DIGITS // 2)
+
+        def hashed(value: bytes) -> str:
+            one = begun.copy()
+            one.update(value)
+            return one.hexdigest()
+
+        return hashed
 
     def attest(self, tenant: str) -> str:
         """A tenant's name with a proof that it comes from someone who has the key."""

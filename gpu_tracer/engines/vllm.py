@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -26,7 +27,8 @@ from kvwitness.gpu_tracer.engines.base import Attachment, Engine, Guard, Hook, a
 from kvwitness.gpu_tracer.engines.identity import Identity
 
 _log = logging.getLogger("kvwitness.gpu_tracer")
-_VIEW = "_kvwitness"
+_VIEW, _PAGES = "_kvwitness", "_kvwitness_pages"
+"""Attributes of the engine's objects: the view that they belong to, and the same where it sees pages."""
 _POOL, _MANAGER = "vllm.v1.core.block_pool:BlockPool", "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
@@ -51,9 +53,9 @@ def register() -> None:
 
 
 def _view(owner: Any) -> View | None:
-    """The view that an object of the engine belongs to; None for one that is not watched, such as a host pool."""
-    view: View | None = getattr(owner, _VIEW, None)
-    return view if view is None or view.blind is None else None
+    """The view that sees the pages of an object of the engine; None where there is none, as for a host pool."""
+    view: View | None = getattr(owner, _PAGES, None)
+    return view
 
 
 # -- the engine ---------------------------------------------------------------------------------------------
@@ -66,11 +68,16 @@ def _scheduler_made(_: None, result: None, scheduler: Any, *args: Any, **kwargs:
     view.unseen = attachment.unseen if attachment is not None else ()
     guard.gap = view.gap
     manager = scheduler.kv_cache_manager
-    for owner in (manager.block_pool, manager, scheduler):
-        setattr(owner, _VIEW, view)
+    setattr(scheduler, _VIEW, view)
+    for owner in (manager.block_pool, manager, scheduler) if view.blind is None else ():
+        setattr(owner, _PAGES, view)
     method = type(manager).allocate_slots
     original = getattr(method, "kvwitness_calls", method)
-    view.allocating = original.__code__
+    view.asking_code = original.__code__
+    coordinator = getattr(manager, "coordinator", None)
+    for one in getattr(coordinator, "single_type_managers", ()):
+        if (narrow := getattr(type(one), "allocate_new_blocks", None)) is not None:
+            view.allocating.add(narrow.__code__)
     if not view.transfers and original is not method:
         manager.allocate_slots = MethodType(original, manager)
 
@@ -135,7 +142,7 @@ def _request_over(_: None, result: Any, scheduler: Any, request: Any, *args: Any
         )  # fmt: skip
     seen.over = True
     if request.request_id not in scheduler.requests and not seen.popped:
-        del view.live[request.request_id]
+        view.leave(seen)
 
 
 def _blocks_given_back(_: None, result: None, scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -144,7 +151,7 @@ def _blocks_given_back(_: None, result: None, scheduler: Any, request: Any, *arg
     if view is None or (seen := view.live.get(request.request_id)) is None:
         return
     if seen.over and not seen.popped:
-        del view.live[request.request_id]
+        view.leave(seen)
 
 
 # -- pages --------------------------------------------------------------------------------------------------
@@ -157,7 +164,7 @@ def _allocating(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
     def allocate_slots(manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(manager, request, *args, **kwargs)
         if result is not None and kwargs.get("num_external_computed_tokens"):
-            view: View | None = getattr(manager, _VIEW, None)
+            view = _view(manager)
             try:
                 if view is not None:
                     _loading(view, manager, request, kwargs)
@@ -171,7 +178,7 @@ def _allocating(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
 
 def _loading(view: View, manager: Any, request: Any, asked: dict[str, Any]) -> None:
     seen = view.live.get(request.request_id)
-    if seen is None or view.blind is not None:
+    if seen is None:
         return
     local = request.num_computed_tokens + asked.get("num_new_computed_tokens", 0)
     loads.announce(
@@ -221,26 +228,47 @@ def _skipped(view: View | None, result: Any, *args: Any, **kwargs: Any) -> None:
         view.request = None
 
 
-def _pages_wanted(pool: Any, *args: Any, **kwargs: Any) -> None:
-    view = _view(pool)
-    if view is not None:
-        view.evicted = []
+def _handing_out(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`get_new_blocks`: pages are given out, and dropped from the cache for it where they have to be."""
+
+    def get_new_blocks(pool: Any, num_blocks: int, *args: Any, **kwargs: Any) -> Any:
+        view: View | None = getattr(pool, _PAGES, None)
+        if view is None:
+            return method(pool, num_blocks, *args, **kwargs)
+        view.handing_out = True
+        try:
+            blocks = method(pool, num_blocks, *args, **kwargs) if args or kwargs else method(pool, num_blocks)
+        finally:
+            view.handing_out = False
+        try:
+            frame = sys._getframe(1)  # who asks, and for whom: see `View.asking`
+            rid = frame.f_locals.get("request_id") if frame.f_code in view.allocating else None
+            view.allocated([block.block_id for block in blocks], rid)
+        except Exception as error:
+            guard.failed("BlockPool.get_new_blocks", error)
+        return blocks
+
+    return get_new_blocks
 
 
-def _pages_given(_: None, blocks: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
-    view = _view(pool)
-    if view is not None:
-        view.allocated([block.block_id for block in blocks])
+def _dropping(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`_maybe_evict_cached_block`, which is called for each page that is given out."""
 
+    def _maybe_evict_cached_block(pool: Any, block: Any, *args: Any, **kwargs: Any) -> Any:
+        dropped = method(pool, block, *args, **kwargs) if args or kwargs else method(pool, block)
+        if dropped:
+            try:
+                view: View | None = getattr(pool, _PAGES, None)
+                if view is not None:
+                    if view.handing_out:
+                        view.evicted.append(block.block_id)
+                    else:
+                        view.forget([block.block_id])
+            except Exception as error:
+                guard.failed("BlockPool._maybe_evict_cached_block", error)
+        return dropped
 
-def _page_dropped(_: None, dropped: bool, pool: Any, block: Any, *args: Any, **kwargs: Any) -> None:
-    view = _view(pool)
-    if view is None or not dropped:
-        return
-    if view.evicted is None:
-        view.forget([block.block_id])
-    else:
-        view.evicted.append(block.block_id)
+    return _maybe_evict_cached_block
 
 
 def _pages_hit(pool: Any, blocks: Any, *args: Any, **kwargs: Any) -> None:
@@ -266,13 +294,23 @@ def _freeing_blocks(method: Callable[..., Any], guard: Guard) -> Callable[..., A
     return free_blocks
 
 
-def _pages_published(
-    _: None, result: None, pool: Any, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int,
-    *args: Any, **kwargs: Any,
-) -> None:  # fmt: skip
-    view = _view(pool)
-    if view is not None and num_cached_blocks < num_full_blocks:
-        view.published(request, blocks, num_cached_blocks, num_full_blocks)
+def _publishing(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`cache_full_blocks`: pages have become full, and can be found from now on."""
+
+    def cache_full_blocks(
+        pool: Any, request: Any, blocks: Any, num_cached_blocks: int, num_full_blocks: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        result = method(pool, request, blocks, num_cached_blocks, num_full_blocks, *args, **kwargs)
+        if num_cached_blocks < num_full_blocks:
+            try:
+                view: View | None = getattr(pool, _PAGES, None)
+                if view is not None:
+                    view.published(request, blocks, num_cached_blocks, num_full_blocks)
+            except Exception as error:
+                guard.failed("BlockPool.cache_full_blocks", error)
+        return result
+
+    return cache_full_blocks
 
 
 def _cache_emptied(_: None, done: bool, pool: Any, *args: Any, **kwargs: Any) -> None:
@@ -284,18 +322,49 @@ def _cache_emptied(_: None, done: bool, pool: Any, *args: Any, **kwargs: Any) ->
 # -- steps --------------------------------------------------------------------------------------------------
 
 
-def _planned(_: None, plan: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    """A step has been planned: its writes, then its reads."""
-    view = _view(scheduler)
-    if view is None:
-        return
+def _planning(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """`schedule`: a step has been planned. Nearly always there is nothing to put down: everybody goes on decoding on
+    the page that it has. To find that out must cost next to nothing."""
+
+    def schedule(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        plan = method(scheduler, *args, **kwargs) if args or kwargs else method(scheduler)
+        try:
+            view: View | None = getattr(scheduler, _PAGES, None)
+            if view is not None:
+                given = plan.scheduled_cached_reqs.new_block_ids
+                if view.prompts or view.targets or plan.scheduled_new_reqs or given.count(None) != len(given):
+                    _planned(view, scheduler, plan)
+                elif given:
+                    view.step += 1
+        except Exception as error:
+            guard.failed("Scheduler.schedule", error)
+        return plan
+
+    return schedule
+
+
+def _planned(view: View, scheduler: Any, plan: Any) -> None:
+    """Put down what a step writes, then what it reads."""
     if view.targets:
         setattr(plan, loads.TARGETS, view.targets)
         view.targets = {}
     if not plan.num_scheduled_tokens:
         return  # an engine whose pages wait to be fetched makes thousands of empty steps
-    view.step = step = view.step + 1
-    scheduled, live, size = plan.num_scheduled_tokens, view.live, view.page_tokens
+    view.step += 1
+    cached = plan.scheduled_cached_reqs
+    if view.prompts or plan.scheduled_new_reqs or cached.resumed_req_ids:
+        _mixed(view, scheduler, plan)
+        return
+    for n, blocks in enumerate(cached.new_block_ids):  # all decode, and some have begun a page
+        if blocks is not None:
+            seen = view.live[cached.req_ids[n]]
+            view.finish_reading(seen, cached.num_computed_tokens[n])
+            seen.table += blocks[0]
+
+
+def _mixed(view: View, scheduler: Any, plan: Any) -> None:
+    """A step in which not everybody decodes."""
+    step, scheduled, live, size = view.step, plan.num_scheduled_tokens, view.live, view.page_tokens
     write, pool = view.tracer.write, view.pool
     reading: list[tuple[Seen, int]] = []
     waiting: list[loads.Write] = []
@@ -376,9 +445,11 @@ def _taking_in(method: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
     """`update_from_output`: a step has ended, and its outcome is about to be taken in."""
 
     def update_from_output(scheduler: Any, plan: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
-        view: View | None = getattr(scheduler, _VIEW, None)
-        if view is None or view.blind is not None:
-            return method(scheduler, plan, output, *args, **kwargs)
+        view: View | None = getattr(scheduler, _PAGES, None)
+        if view is None or (view.plain and getattr(output, ROWS, None) is None):
+            if args or kwargs:
+                return method(scheduler, plan, output, *args, **kwargs)
+            return method(scheduler, plan, output)  # so it is much quicker to call
         try:
             if view.transfers:
                 loads.settle(view, scheduler, plan, output, _reads)
@@ -465,7 +536,7 @@ ENGINE = Engine(
              unproven=("capacity-drift", "over-limit-success", *_HELD)),
         Hook(f"{_SCHEDULER}.add_request", ("request.received",), before=_request_added,
              unproven=("over-limit-success", "salt-crossing")),
-        Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read"), after=_planned,
+        Hook(f"{_SCHEDULER}.schedule", ("page.write", "page.read"), replace=_planning,
              unproven=_READS),
         Hook(f"{_SCHEDULER}.update_from_output", ("transfer.done", "transfer.failed"), replace=_taking_in,
              unproven=_TRANSFERS),
@@ -483,11 +554,11 @@ ENGINE = Engine(
         Hook(f"{_MANAGER}.pop_blocks_for_free", ("page.free",), before=_freeing, after=_popped, unproven=_HELD,
              optional=True),
         Hook(f"{_MANAGER}.remove_skipped_blocks", ("page.free",), before=_skipping, after=_skipped, optional=True),
-        Hook(f"{_POOL}.get_new_blocks", ("page.alloc",), before=_pages_wanted, after=_pages_given, unproven=_HELD),
+        Hook(f"{_POOL}.get_new_blocks", ("page.alloc",), replace=_handing_out, unproven=_HELD),
         Hook(f"{_POOL}.touch", ("page.share",), before=_pages_hit, unproven=_SHARES),
         Hook(f"{_POOL}.free_blocks", ("page.free",), replace=_freeing_blocks, unproven=(*_HELD, "orphaned-pages")),
-        Hook(f"{_POOL}._maybe_evict_cached_block", ("page.unpublish",), after=_page_dropped, unproven=_HELD),
-        Hook(f"{_POOL}.cache_full_blocks", ("page.publish",), after=_pages_published, unproven=_SHARES),
+        Hook(f"{_POOL}._maybe_evict_cached_block", ("page.unpublish",), replace=_dropping, unproven=_HELD),
+        Hook(f"{_POOL}.cache_full_blocks", ("page.publish",), replace=_publishing, unproven=_SHARES),
         Hook(f"{_POOL}.reset_prefix_cache", ("page.unpublish",), after=_cache_emptied, unproven=_SHARES),
         Hook(f"{_RUNNER}.execute_model", ("page.write",), replace=loads.watching, unproven=_TRANSFERS),
         Hook(f"{_RUNNER}.sample_tokens", ("page.write",), after=loads.sampled, unproven=_TRANSFERS),

@@ -19,7 +19,7 @@ import pytest
 from kvwitness.audit.cli.app import run
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import DiskFull, Store, Writer
-from kvwitness.audit.trace.ring import COUNTERS_AT, HEADER_BYTES, QUICK, Sizes, Word
+from kvwitness.audit.trace.ring import COUNTERS_AT, HEADER_BYTES, PAIRED, QUICK, Sizes, Word
 from kvwitness.collectors.ring_tail import Tail
 from kvwitness.collectors.tail_state import State
 from kvwitness.gpu_tracer.tracer import Tracer
@@ -301,12 +301,30 @@ def test_death_between_a_record_and_its_counting(count: int, rings: Path, store:
     assert (followed.removed, followed.differing) == (True, {})
 
 
-def test_death_while_the_oldest_record_is_written_over(rings: Path, store: Store) -> None:
+def test_death_between_two_records_and_their_counting(rings: Path, store: Store) -> None:
+    tracer = Tracer(rings, "e/0", sizes=SMALL)
+    done = work(tracer, 500)
+    for step in range(3):  # the first has new strings, and is two by themselves
+        tracer.decoded(POOL, 3, "r1", tok=(0, 16), step=step)
+    with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        for code in PAIRED.values():
+            counter = COUNTERS_AT + 8 * code
+            assert int.from_bytes(data[counter : counter + 8], "little") == 2
+            data[counter : counter + 8] = (1).to_bytes(8, "little")
+    tracer.close()
+    [followed] = take(rings, store).rings.values()
+    assert accounted(rows(store)) == {kind: done.get(kind, 0) + 3 * (kind in PAIRED) for kind in {*done, *PAIRED}}
+    assert (followed.removed, followed.differing) == (True, {})
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_death_while_the_oldest_records_are_written_over(records: int, rings: Path, store: Store) -> None:
     tracer = Tracer(rings, "e/0", sizes=SMALL)
     done = work(tracer, 5000)
     with tracer.rings[0].open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
-        begun = HEADER_BYTES + 64 * ((sum(done.values()) + 1) % SMALL.slots)
-        data[begun : begun + 64] = bytes(64)
+        for n in range(1, records + 1):
+            begun = HEADER_BYTES + 64 * ((sum(done.values()) + n) % SMALL.slots)
+            data[begun : begun + 64] = bytes(64)
     tracer.close()
     [followed] = take(rings, store).rings.values()
     found = rows(store)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 PAGE_TOKENS = 32
 _CONFIG = {
@@ -52,7 +54,8 @@ class Core:
         ).create_engine_config()  # fmt: skip
         config.cache_config.num_gpu_blocks = pages
         spec = FullAttentionSpec(block_size=PAGE_TOKENS, num_kv_heads=2, head_size=32, dtype=torch.bfloat16)
-        self.scheduler = Scheduler(
+        self._scheduler = partial(
+            Scheduler,
             vllm_config=config,
             kv_cache_config=KVCacheConfig(pages, [], [KVCacheGroupSpec(["l0"], spec)]),
             structured_output_manager=StructuredOutputManager(config),
@@ -60,6 +63,16 @@ class Core:
             log_stats=True,
         )
         self._hasher = get_request_block_hasher(PAGE_TOKENS, sha256)
+        self._begin()
+
+    def anew(self) -> Self:
+        """Another one of the same configuration, at its beginning."""
+        other = copy(self)
+        other._begin()
+        return other
+
+    def _begin(self) -> None:
+        self.scheduler = self._scheduler()
         self._numbers = itertools.count()
         self._tokens = itertools.count(7)
 
@@ -99,14 +112,17 @@ class Core:
 
     def take(self, plan: Any, **more: Any) -> Any:
         """End a step: each request whose prompt has been computed gets a token."""
+        return self.scheduler.update_from_output(plan, self.output(plan, **more))
+
+    def output(self, plan: Any, **more: Any) -> Any:
+        """What a model runner might have answered."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         rids = list(plan.num_scheduled_tokens)
         sampled = [[next(self._tokens) % 500] if self._sampling(rid) else [] for rid in rids]
-        output = ModelRunnerOutput(
+        return ModelRunnerOutput(
             req_ids=rids, req_id_to_index={rid: n for n, rid in enumerate(rids)}, sampled_token_ids=sampled, **more
         )
-        return self.scheduler.update_from_output(plan, output)
 
     def _sampling(self, rid: str) -> bool:
         request = self.scheduler.requests[rid]

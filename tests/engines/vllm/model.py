@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ class Whole:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         from vllm import LLM
 
+        self._asked = 0
         self._llm = LLM(
             model=model, skip_tokenizer_init=True, enforce_eager=True, block_size=PAGE_TOKENS, dtype="bfloat16",
             kv_cache_memory_bytes=64 << 20, num_gpu_blocks_override=pages, max_model_len=length, max_num_seqs=8,
@@ -88,6 +90,28 @@ class Whole:
         core = self._llm.llm_engine.engine_core.engine_core
         if core.scheduler.has_requests():
             core.step()
+
+    def times(self, *prompts: tuple[Sequence[int], str], new: int) -> list[float]:
+        """CPU seconds of this process for taking in prompts (token ids, salt), and then for each step until the last
+        is answered."""
+        from vllm import SamplingParams
+
+        engine, out = self._llm.llm_engine, []
+        params = SamplingParams(temperature=0, max_tokens=new, detokenize=False, ignore_eos=True)
+        began = time.process_time()
+        for tokens, salt in prompts:
+            self._asked += 1
+            engine.add_request(str(self._asked), {"prompt_token_ids": list(tokens), "cache_salt": salt}, params)
+        out.append(time.process_time() - began)
+        while engine.has_unfinished_requests():
+            began = time.process_time()
+            engine.step()
+            out.append(time.process_time() - began)
+        return out
+
+    def empty(self) -> None:
+        """Have the prefix cache emptied; nothing may be running."""
+        assert self._llm.reset_prefix_cache()
 
     def close(self) -> None:
         """Give the engine up."""
