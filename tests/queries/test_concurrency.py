@@ -19,7 +19,7 @@ from kvwitness.audit.runs import audit_store
 from kvwitness.audit.store import Store
 from tests.queries import busy
 
-RUNS = int(os.environ.get("KVWITNESS_QUERY_RUNS", "100"))
+RUNS = int(os.environ.get("KVWITNESS_QUERY_RUNS", "40"))
 """Of all that ask together. The store grows all the while; KVWITNESS_QUERY_RATE says by how many events a second."""
 ASKERS = 4
 
