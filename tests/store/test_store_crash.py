@@ -157,7 +157,8 @@ def test_death_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
 def test_death_at_every_step_of_a_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, base = tmp_path / "store", tmp_path / "base"
     prepare(path)
-    flip(path / "flushed/1/1/ev-w-0000000003.parquet", 400)
+    (damaged,) = path.glob("flushed/*/*/ev-w-0000000003.parquet")
+    flip(damaged, 400)
     shutil.copytree(path, base)
     step, died = 0, True
     while died:
