@@ -8,6 +8,7 @@ import polars as pl
 
 from kvwitness.audit.relations import KEY
 from kvwitness.audit.rules._extent import EXTENT, counted
+from kvwitness.audit.rules._losses import first_losses, on_pools
 from kvwitness.audit.rules._pages import facts, judge
 from kvwitness.audit.rules.model import Context, Example, Rule, Verdict
 
@@ -20,7 +21,34 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
     going_on = facts(context, ["session"]).select(*KEY, "pool").unique()
     rows = counted(facts(context, ["position"]).join(going_on, on=[*KEY, "pool"], how="anti", nulls_equal=True))
     why = pl.format("used {} for tokens whose place in its page table is elsewhere", EXTENT)
-    return judge(context, ID, rows, pl.lit("integrity"), why)
+    return _against_sessions(context, judge(context, ID, rows, pl.lit("integrity"), why))
+
+
+def _against_sessions(context: Context, found: pl.DataFrame) -> pl.DataFrame:
+    """Where sessions keep pages of the pool, the table may begin with some of them: whatever was lost from the start
+    of the record to the end of the request may have said so."""
+    if found.is_empty() or context.gaps.is_empty():
+        return found
+    kept = context.events.filter((pl.col("to") == "session") | (pl.col("holder") == "session"))
+    index = found.with_row_index("_row")
+    ends = context.requests.select(*KEY, ev="last_ev")
+    relying = (
+        index.join(kept.select("pool").unique().collect(), on="pool", how="semi")
+        .join(ends, on=KEY)
+        .select("_row", *KEY, "pool", pl.lit(-1, pl.Int64).alias("since"), "ev")
+    )
+    lost = first_losses(context, on_pools(context, relying))
+    unsure = pl.col("lost").is_not_null() & pl.col("missing").is_null()
+    told = pl.format("{}; not proved: {}", "why", "lost")
+    return (
+        index.join(lost, on="_row", how="left", maintain_order="left")
+        .with_columns(
+            verdict=pl.when(unsure).then(pl.lit("unproven")).otherwise("verdict"),
+            missing=pl.coalesce("missing", "lost"),
+            why=pl.when(unsure).then(told).otherwise("why"),
+        )
+        .drop("_row", "lost")
+    )
 
 
 RULE = Rule(
