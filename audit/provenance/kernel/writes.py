@@ -38,27 +38,12 @@ from kvwitness.audit.provenance.kernel.layout import (
     X_STRAY_WRITE,
 )
 from kvwitness.audit.provenance.kernel.reads import SHARED, SOUND, across, attachment, goes_on, split_by_share, standing
+from kvwitness.audit.provenance.kernel.watching import add_open
 
 
 def issue(w: Any, g: int, actor: int, ev: int, gen: int, lo: int, hi: int, op: int) -> None:
     """A write was issued and has not landed."""
-    state = w.pages[g]
-    cold = w.cold[g]
-    node = w.count.open_write_free
-    if node >= 0:
-        w.count.open_write_free = w.open_writes[node].next
-    else:
-        node = w.count.open_writes
-        w.count.open_writes += 1
-    w.open_writes[node].actor = actor
-    w.open_writes[node].ev = ev
-    w.open_writes[node].gen = gen if gen >= 0 else state.gen
-    w.open_writes[node].lo = lo
-    w.open_writes[node].hi = hi
-    w.open_writes[node].op = op
-    w.open_writes[node].next = cold.open_writes if state.flags & PF_OPEN_WRITE else -1
-    cold.open_writes = node
-    state.flags |= PF_OPEN_WRITE
+    add_open(w, g, actor, ev, gen if gen >= 0 else w.pages[g].gen, lo, hi, op)
 
 
 def take_issued(w: Any, g: int, actor: int, lo: int, hi: int, op: int) -> int:
