@@ -81,20 +81,9 @@ def _with_pages_left(context: Context, lives: pl.DataFrame) -> pl.DataFrame:
     Only where a loss lies between that word and the end of the request does it matter, so page lists are looked at for
     the few of which that is so.
     """
-    last_loss = context.gaps.group_by("source").agg(lost_ev=pl.col("after_ev").fill_null(2**62).max())
-    doubted = lives.filter(pl.col("over") & pl.col("released")).join(last_loss, on="source")
-    doubted = doubted.filter((pl.col("lost_ev") > pl.col("last_ev")) & (pl.col("open_end") > pl.col("last_ev")))
-    losses = context.gaps.select("source", "before_ev", _after=pl.col("after_ev").fill_null(2**62)).sort("_after")
-    met = doubted.sort("last_ev").join_asof(
-        losses,
-        left_on="last_ev",
-        right_on="_after",
-        by="source",
-        strategy="forward",
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
-    met = met.filter(pl.col("before_ev").fill_null(-1) < pl.col("open_end"))
+    released = pl.col("over") & pl.col("released") & (pl.col("open_end") > pl.col("last_ev"))
+    doubted = lives.filter(released).select(*KEY, "source", since="last_ev", ev="open_end")
+    met = across_losses(doubted, context.gaps)
     if met.is_empty():
         return lives
     left = _holding(context, met.select(*KEY, "source"))
