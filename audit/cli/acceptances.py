@@ -25,12 +25,15 @@ from kvwitness.audit.rules import RULES
 from kvwitness.audit.store import Store
 from kvwitness.audit.wording import moment
 
+ConditionsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME=VALUE...", help="verdict, rule, engine, tenant or incident; * is allowed."),
+]
+"""Which alerts are meant."""
+
 
 def accept(
-    conditions: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="verdict, rule, engine, tenant or incident; * is allowed."),
-    ],
+    conditions: ConditionsArgument,
     until: Annotated[str, typer.Option("--until", help="Its last day, or a time (UTC): 2027-03-31.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept.")],
     by: Annotated[str, typer.Option("--by", help="Who takes the risk upon themselves.")],

@@ -21,7 +21,7 @@ from kvwitness.audit.alerts.model import TEST, Notice
 from kvwitness.audit.alerts.sinks import sink_kinds
 from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
 from kvwitness.audit.alerts.status import status
-from kvwitness.audit.cli.acceptances import accept, accepted, list_acceptances, unaccept
+from kvwitness.audit.cli.acceptances import ConditionsArgument, accept, accepted, list_acceptances, unaccept
 from kvwitness.audit.cli.check import DEFAULT_CONFIG, ConfigOption
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
@@ -179,10 +179,7 @@ def _test(route: str, now_ns: int, runbook: str) -> Notice:
 
 @app.command("silence")
 def silence(
-    conditions: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="verdict, rule, engine, tenant or incident; * is allowed."),
-    ],
+    conditions: ConditionsArgument,
     lasting: Annotated[str, typer.Option("--for", help="How long, such as 2h; at most 30d.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept.")],
     by: WhoOption = None,
