@@ -37,7 +37,7 @@ _BATCH, _EVERY_S = 500, 0.05
 
 
 def looked_at(store: Path, results: Any) -> None:
-    """Open every page twice, and report (page, times) and the most memory in use."""
+    """Open every page twice, and report (page, times, the most memory in use so far, in bytes)."""
     os.environ["KVWITNESS_STORE"] = str(store)
     from streamlit.testing.v1 import AppTest
 
@@ -56,8 +56,8 @@ def looked_at(store: Path, results: Any) -> None:
     for page in PAGES:
         script, query = about.get(page, (page, {}))
         took = [opened(AppTest, APP, script, query) for _ in range(2)]
-        results.put((page, took))
-    results.put(("memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+        results.put((page, took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+    results.put(None)
 
 
 def opened(driver: Any, app: Path, script: str, query: dict[str, str]) -> tuple[float, float]:
@@ -74,11 +74,14 @@ def opened(driver: Any, app: Path, script: str, query: dict[str, str]) -> tuple[
     return took
 
 
-def told(results: Any, viewer: Any) -> Iterator[tuple[str, Any]]:
-    """What the viewer reports, as long as it lives."""
+def told(results: Any, viewer: Any) -> Iterator[tuple[str, Any, int]]:
+    """What the viewer reports, until it has no more."""
     while True:
         try:
-            yield results.get(timeout=5)
+            report = results.get(timeout=5)
+            if report is None:
+                return
+            yield report
         except queue.Empty:
             if not viewer.is_alive():
                 raise SystemExit("the viewer ended early") from None
@@ -143,13 +146,11 @@ def main(argv: list[str] | None = None) -> int:
         collector.start()
         compactor.start()
         viewer.start()
-        print(f"{'page':16}{'at first':>10}{'CPU':>8}{'again':>10}{'CPU':>8}")
-        for page, seen in told(results, viewer):
-            if page == "memory":
-                print(f"memory: {seen / 2**20:,.0f} MiB at most")
-                break
+        print(f"{'page':16}{'at first':>10}{'CPU':>8}{'again':>10}{'CPU':>8}{'memory so far':>18}")
+        for page, seen, memory in told(results, viewer):
             (cold, cold_cpu), (warm, warm_cpu) = seen
-            print(f"{page:16}{cold:>8.2f} s{cold_cpu:>6.2f} s{warm:>8.2f} s{warm_cpu:>6.2f} s", flush=True)
+            times = f"{cold:>8.2f} s{cold_cpu:>6.2f} s{warm:>8.2f} s{warm_cpu:>6.2f} s"
+            print(f"{page:16}{times}{memory / 2**20:>14,.0f} MiB", flush=True)
         viewer.join(60)
         stop.set()
         collector.join(60)

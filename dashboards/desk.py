@@ -1,7 +1,7 @@
 """What the pages read: the store, the newest audit and what people said, each kept for as long as it stays the same.
 
-Everything comes from functions of `kvwitness.audit`. What is kept is keyed by the store's revision, so that a new audit
-is seen at once and nothing is read twice.
+Everything comes from functions of `kvwitness.audit`. What is kept is keyed by the newest run of the audit, and where it
+comes from the events by what changes with those, so that a new audit is seen at once and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ from kvwitness.audit.telling.history import page_history
 from kvwitness.dashboards.roles import names_hidden
 from kvwitness.dashboards.settings import Settings
 
-Revision = tuple[str, int, str, bool]
-"""Store, generation, newest run, whether names are hidden: what is read is the same as long as this is."""
+Revision = tuple[str, str, bool]
+"""Store, newest run, whether names are hidden: the tables of an audit are the same as long as this is."""
+
+Record = tuple[Revision, tuple[int, ...]]
+"""A revision, and numbers that change with the events that are read beside it."""
 
 INDEX_COLUMNS = ("outcome", "traffic", "prompt_tokens", "limit_tokens", "limit_engine", "received_ns")
 _KEPT = 4
-"""Revisions, dossiers and the like that are kept."""
+"""Stores, lists of pools and the like that are kept."""
+
+_RUNS = 2
+"""Runs whose tables are kept, which take most of the room: the newest, with and without names."""
 
 
 def settings() -> Settings:
@@ -56,15 +62,20 @@ def _pseudonyms(path: str) -> Pseudonyms:
 
 
 def revision() -> Revision:
-    """What there is to read, as of now."""
+    """Which judgement there is to read, as of now."""
     shown = store()
     runs = shown.result_runs()
-    return str(shown.path), shown.generation, runs[-1].run_id if runs else "", names_hidden()
+    return str(shown.path), runs[-1].directory if runs else "", names_hidden()
 
 
-def events_revision() -> tuple[Revision, int]:
-    """As `revision`, and the number of events: for what is read from the events themselves."""
-    return revision(), rows()
+def judged_record() -> Record:
+    """For what is read of the events that were judged: retention takes some away, and is a generation of the store."""
+    return revision(), (store().generation,)
+
+
+def whole_record() -> Record:
+    """For what is read of all events, those that came since the audit included."""
+    return revision(), (store().generation, rows())
 
 
 def rows() -> int:
@@ -72,11 +83,11 @@ def rows() -> int:
     return sum(segment.rows for segment in store().segments())
 
 
-@st.cache_resource(max_entries=_KEPT, show_spinner="Reading the newest audit")
+@st.cache_resource(max_entries=_RUNS, show_spinner="Reading the newest audit")
 def _judged(revision: Revision) -> tuple[Answer, Mask | None]:
     """The tables of the newest audit, and what hides the names in them."""
     answer = Answer.of_store(_opened(revision[0]), required=False)
-    if not revision[3]:
+    if not revision[2]:
         return answer, None
     mask = Mask.for_answer(_pseudonyms(revision[0]), answer)
     return mask.answer(answer), mask
@@ -93,9 +104,17 @@ def answer() -> Answer:
     return _answer(revision())
 
 
-@st.cache_resource(max_entries=24, show_spinner=False)
+@st.cache_resource(max_entries=_RUNS, show_spinner=False)
+def _tables(revision: Revision) -> dict[tuple[str, tuple[str, ...] | None], pl.DataFrame]:
+    """What was read of a run; all of it goes with the run."""
+    return {}
+
+
 def _table(revision: Revision, name: str, columns: tuple[str, ...] | None = None) -> pl.DataFrame:
-    return _shown(result_table(_opened(revision[0]), name, columns), revision)
+    kept, key = _tables(revision), (name, columns)
+    if key not in kept:
+        kept[key] = _shown(result_table(_opened(revision[0]), name, columns), revision)
+    return kept[key]
 
 
 def table(name: str) -> pl.DataFrame:
@@ -121,13 +140,13 @@ def find(text: str, outcome: str | None, verdict: str | None) -> Found:
 
 
 @st.cache_data(max_entries=16, show_spinner="Looking for the trace")
-def _of_trace(revision: tuple[Revision, int], trace: str) -> list[str]:
-    return of_trace(_opened(revision[0][0]), trace)
+def _of_trace(record: Record, trace: str) -> list[str]:
+    return of_trace(_opened(record[0][0]), trace)
 
 
 def traced(trace: str) -> list[str]:
     """The requests that carry a trace id (OpenTelemetry)."""
-    return _of_trace(events_revision(), trace)
+    return _of_trace(whole_record(), trace)
 
 
 def _shown(frame: pl.DataFrame, revision: Revision) -> pl.DataFrame:
@@ -138,19 +157,19 @@ def _shown(frame: pl.DataFrame, revision: Revision) -> pl.DataFrame:
 
 def query(name: str, **parameters: Any) -> pl.DataFrame:
     """The answer to an incident query, as of the newest audit and the events of now."""
-    now = events_revision()
+    now = whole_record()
     return _shown(_query(now, name, tuple(sorted(parameters.items()))), now[0])
 
 
 @st.cache_data(max_entries=32, show_spinner="Asking the store")
-def _query(revision: tuple[Revision, int], name: str, parameters: tuple[tuple[str, Any], ...]) -> pl.DataFrame:
-    return kvwitness.audit.query(name, store=_opened(revision[0][0]), **dict(parameters))
+def _query(record: Record, name: str, parameters: tuple[tuple[str, Any], ...]) -> pl.DataFrame:
+    return kvwitness.audit.query(name, store=_opened(record[0][0]), **dict(parameters))
 
 
 def name_for_asking(shown: str) -> str:
     """The name under which the store keeps a tenant that is shown, which for some viewers is not the same."""
     now = revision()
-    if not now[3]:
+    if not now[2]:
         return shown
     names = Answer.of_store(_opened(now[0]), required=False).requests["tenant"].drop_nulls().unique().to_list()
     return next((name for name in names if _pseudonyms(now[0]).of(name) == shown), shown)
@@ -181,51 +200,51 @@ def behind() -> Lag:
 
 
 @st.cache_resource(max_entries=16, show_spinner="Gathering the events of the incident")
-def _dossier(revision: Revision, name: str) -> Dossier:
-    return open_dossier(_answer(revision), name)
+def _dossier(record: Record, name: str) -> Dossier:
+    return open_dossier(_answer(record[0]), name)
 
 
 def dossier(name: str) -> Dossier:
     """Everything on record about an incident."""
-    return _dossier(revision(), name)
+    return _dossier(judged_record(), name)
 
 
 @st.cache_resource(max_entries=16, show_spinner="Gathering the events of the request")
-def _request(revision: tuple[Revision, int], name: str) -> Dossier:
-    return open_request(_answer(revision[0]), name)
+def _request(record: Record, name: str) -> Dossier:
+    return open_request(_answer(record[0]), name)
 
 
 def request(name: str) -> Dossier:
     """Everything on record about a request."""
-    return _request(events_revision(), name)
+    return _request(whole_record(), name)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _of_dossier(revision: Revision, name: str, key: str, _made: Callable[[Dossier], Any]) -> Any:
-    return _made(_dossier(revision, name))
+def _of_dossier(record: Record, name: str, key: str, _made: Callable[[Dossier], Any]) -> Any:
+    return _made(_dossier(record, name))
 
 
 def of_dossier(name: str, made: Callable[[Dossier], Any]) -> Any:
     """What a function of the audit makes of the dossier of an incident."""
-    return _of_dossier(revision(), name, f"{made.__module__}.{made.__qualname__}", made)
+    return _of_dossier(judged_record(), name, f"{made.__module__}.{made.__qualname__}", made)
 
 
 # -- pages -------------------------------------------------------------------------------------------
 
 
 @st.cache_resource(max_entries=_KEPT, show_spinner=False)
-def _pools(revision: Revision) -> list[pagemap.Pool]:
-    return pagemap.pools(_answer(revision), _table(revision, "kinds_seen"))
+def _pools(record: Record) -> list[pagemap.Pool]:
+    return pagemap.pools(_answer(record[0]), _table(record[0], "kinds_seen"))
 
 
 def pools() -> list[pagemap.Pool]:
     """The pools whose pages are on record."""
-    return _pools(revision())
+    return _pools(judged_record())
 
 
 @st.cache_resource(max_entries=12, show_spinner="Looking at the pool as it was")
-def _page_map(revision: Revision, pool: pagemap.Pool, at_ns: int) -> pagemap.PageMap:
-    return pagemap.page_map(_answer(revision), pool, at_ns)
+def _page_map(record: Record, pool: pagemap.Pool, at_ns: int) -> pagemap.PageMap:
+    return pagemap.page_map(_answer(record[0]), pool, at_ns)
 
 
 def moment_of_interest(pool: str) -> int | None:
@@ -237,17 +256,17 @@ def moment_of_interest(pool: str) -> int | None:
 
 def page_map(pool: pagemap.Pool, at_ns: int) -> pagemap.PageMap:
     """A pool at a moment."""
-    return _page_map(revision(), pool, at_ns)
+    return _page_map(judged_record(), pool, at_ns)
 
 
 @st.cache_resource(max_entries=12, show_spinner="Reading the history of the page")
-def _history(revision: tuple[Revision, int], pool: str, page: int) -> list[dict[str, Any]]:
-    return page_history(_answer(revision[0]), pool, page)
+def _history(record: Record, pool: str, page: int) -> list[dict[str, Any]]:
+    return page_history(_answer(record[0]), pool, page)
 
 
 def history(pool: str, page: int) -> list[dict[str, Any]]:
     """Every event that names a page."""
-    return _history(events_revision(), pool, page)
+    return _history(whole_record(), pool, page)
 
 
 # -- coverage and sharing ----------------------------------------------------------------------------

@@ -41,18 +41,16 @@ def _round(width: float) -> int:
 def by_outcome(index: pl.DataFrame) -> pl.DataFrame:
     """One row per band of the share of the limit: band, and how many requests ended in which way."""
     share = pl.col("prompt_tokens") / pl.col("limit_tokens")
-    band: pl.Expr = pl.lit("beyond the limit")
-    for upper, name in reversed(_BANDS):
-        band = pl.when(share <= upper).then(pl.lit(name)).otherwise(band)
-    named = pl.when(share.is_null()).then(pl.lit("no limit on record")).otherwise(band)
-    rows = _measured(index).with_columns(band=named)
-    order = [name for _, name in _BANDS] + ["beyond the limit", "no limit on record"]
-    counted = rows.group_by("band", "outcome").agg(requests=pl.len().cast(pl.Int64))
+    names = [name for _, name in _BANDS] + ["beyond the limit", "no limit on record"]
+    band = pl.lit(len(_BANDS), pl.UInt8)  # numbers, for a fleet has millions of requests
+    for number, (upper, _) in reversed(list(enumerate(_BANDS))):
+        band = pl.when(share <= upper).then(pl.lit(number, pl.UInt8)).otherwise(band)
+    numbered = pl.when(share.is_null()).then(pl.lit(len(_BANDS) + 1, pl.UInt8)).otherwise(band)
+    counted = _measured(index).group_by(numbered.alias("band"), "outcome").agg(requests=pl.len().cast(pl.Int64))
     if counted.is_empty():
-        return counted
-    wide = counted.pivot(on="outcome", index="band", values="requests", sort_columns=True).fill_null(0)
-    rank = pl.col("band").replace_strict({name: n for n, name in enumerate(order)}, return_dtype=pl.Int64)
-    return wide.sort(rank)
+        return counted.with_columns(pl.col("band").cast(pl.String))
+    wide = counted.pivot(on="outcome", index="band", values="requests", sort_columns=True).fill_null(0).sort("band")
+    return wide.with_columns(pl.col("band").replace_strict(dict(enumerate(names)), return_dtype=pl.String))
 
 
 def limits_met(index: pl.DataFrame) -> pl.DataFrame:

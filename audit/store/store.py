@@ -52,6 +52,7 @@ class Store:
         self._layout = layout
         self._pseudonyms = pseudonyms
         self._cache: snapshot.Cache = {}
+        self._loaded: tuple[tuple[int, int, int], Manifest] | None = None
 
     @classmethod
     def create(cls, path: str | Path, *, exist_ok: bool = False, pseudonyms: Pseudonyms | None = None) -> Store:
@@ -120,7 +121,16 @@ class Store:
         return self._manifest().generation
 
     def _manifest(self) -> Manifest:
-        return load(self._layout)
+        """As of now; parsed again only when another file has taken its place, which every change of it is."""
+        try:
+            stat = self._layout.manifest.stat()
+        except OSError:
+            return load(self._layout)  # says what is wrong
+        file = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        known = self._loaded
+        if known is None or known[0] != file:
+            known = self._loaded = file, load(self._layout)
+        return known[1]
 
     # -- writing ----------------------------------------------------------------------------------------
 

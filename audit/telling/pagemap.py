@@ -266,8 +266,9 @@ def _told(table: pl.DataFrame, pool: Pool, *, whole: bool) -> pl.DataFrame:
 
 def _tenants(answer: Answer, pages: pl.DataFrame) -> pl.DataFrame:
     """Fill in the tenants of requests, as the audit settled them, and mark pages that hold another tenant's content."""
-    known = answer.requests.filter(pl.col("tenant").is_not_null()).unique("request", keep="last")
-    names = known.select("request", settled="tenant")
+    about = pl.concat([pages["request"], pages["writer"]]).drop_nulls().unique()
+    known = answer.requests.filter(pl.col("request").is_in(about.implode()) & pl.col("tenant").is_not_null())
+    names = known.unique("request", keep="last").select("request", settled="tenant")
     told = pages.join(names, on="request", how="left", maintain_order="left")
     told = told.join(names.rename({"request": "writer", "settled": "wrote"}), on="writer", how="left")
     told = told.with_columns(
