@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kvwitness.audit.trace import compress_pages
 
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 18
 """About so many entries are sorted at a time."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -18,6 +19,7 @@ from typing import Any
 
 import orjson
 import polars as pl
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -222,3 +224,68 @@ def certificate(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return pem, private, (subject, key)
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+ROTEL = "rotel==0.0.1a15"
+
+
+@contextmanager
+def rotel(folder: Path, to: str, *options: str) -> Iterator[str]:
+    """The address of Rotel, a collector in Rust: it takes OTLP, makes batches of its own, and sends them on packed.
+
+    It sends on what it has when the block ends.
+    """
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "rotel"), ROTEL]
+    if subprocess.run(install, capture_output=True, check=False).returncode:
+        pytest.skip("there is no Rotel for this Python and platform")
+    [agent] = folder.glob("rotel/**/rotel-agent")
+    port = free_port()
+    command = [str(agent), "start", "--otlp-grpc-endpoint", "127.0.0.1:0", "--otlp-http-endpoint", f"127.0.0.1:{port}"]
+    command += ["--exporter", "otlp", "--otlp-exporter-protocol", "http", "--otlp-exporter-endpoint", to, *options]
+    with listening(command, port, folder / "rotel.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def proxy(folder: Path, to_port: int) -> Iterator[str]:
+    """The address of an nginx in front of a server, for which it answers 502 when that breaks off.
+
+    It stays on the line meanwhile: a sender that does not know what a closed connection means is never told of one.
+    """
+    port, settings = free_port(), folder / "nginx.conf"
+    settings.write_text(
+        f"daemon off; pid {folder}/nginx.pid; error_log stderr; events {{}}\n"
+        "http { access_log off; client_max_body_size 0; client_body_buffer_size 16m;\n"
+        "keepalive_timeout 1h; keepalive_requests 1000000;\n"
+        f"client_body_temp_path {folder}/body; proxy_temp_path {folder}/answers; fastcgi_temp_path {folder}/fast;\n"
+        f"uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n"
+        f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{to_port}; }} }} }}\n"
+    )
+    with listening(["nginx", "-c", str(settings)], port, folder / "nginx.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def listening(command: list[str], port: int, log: Path) -> Iterator[None]:
+    """A program that listens on a port, ended in order with the block."""
+    with log.open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, log.read_text()
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)

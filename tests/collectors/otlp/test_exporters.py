@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from kvwitness.collectors.otlp.sdk import StoreSpanExporter
-from tests.collectors.otlp.support import CALL, events, installed, provider, receiver, requests_received
+from tests.collectors.otlp.support import CALL, events, installed, provider, receiver, requests_received, rotel
 
 SPANS = 300
 
@@ -81,46 +79,10 @@ def test_javascript_exporters(tmp_path: Path) -> None:
     assert {e["source"].split("/")[0] for e in events(tmp_path / "store")} == {"gateway"}
 
 
-ROTEL = "rotel==0.0.1a15"
-
-
 @pytest.mark.slow
 def test_collector_in_front(tmp_path: Path) -> None:
-    """Rotel, a collector in Rust: it takes OTLP, puts its own batches together, and sends them on packed."""
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "rotel"),
-        ROTEL,
-    ]
-    if subprocess.run(install, capture_output=True, check=False).returncode:
-        pytest.skip("there is no Rotel for this Python and platform")
-    [agent] = tmp_path.glob("rotel/**/rotel-agent")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with receiver(tmp_path / "store") as running:
-        command = [str(agent), "start", "--otlp-grpc-endpoint", "127.0.0.1:0", "--exporter", "otlp"]
-        command += ["--otlp-http-endpoint", f"127.0.0.1:{port}", "--otlp-exporter-protocol", "http"]
-        command += ["--otlp-exporter-endpoint", running.http]
-        with (tmp_path / "rotel.log").open("wb") as said:
-            process = subprocess.Popen(command, stdout=said, stderr=said)
-        try:
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port)).close()
-                    break
-                except ConnectionRefusedError:
-                    assert process.poll() is None, (tmp_path / "rotel.log").read_text()
-            trace(OverHttp(f"http://127.0.0.1:{port}/v1/traces"), "rotel")
-        finally:
-            process.terminate()  # it sends on what it has
-            process.wait(timeout=60)
+    with receiver(tmp_path / "store") as running, rotel(tmp_path, running.http) as collector:
+        trace(OverHttp(f"{collector}/v1/traces"), "rotel")
     assert sorted(requests_received(tmp_path / "store")["request"]) == expected("rotel")
 
 

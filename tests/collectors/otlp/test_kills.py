@@ -10,7 +10,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from kvwitness.audit.store import Store
-from tests.collectors.otlp.support import CALL, Receiver, events, installed, started
+from tests.collectors.otlp.support import CALL, Receiver, events, free_port, installed, proxy, rotel, started
 
 KILLS = max(2, int(os.environ.get("KVWITNESS_KILLS", "0")) // 10)
 """One in ten of those that are asked for: each takes a new receiver, and exporters that wait before they try again."""
@@ -36,13 +35,6 @@ SPANS = int(os.environ.get("KVWITNESS_SPANS", "0"))
 BATCH = 100
 STEP = max(1, SPANS // BATCH // 60)
 """Batches of each exporter between two kills, at least."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Keeping(SpanExporter):
@@ -158,11 +150,37 @@ def javascript(http: str, grpc: str, stop: threading.Event, folder: Path) -> lis
     return [Script(folder, kind, url, stop) for kind, url in urls.items()]
 
 
+class Forwarded(Exporter):
+    """Sends to the collector Rotel, which sends on through nginx.
+
+    Rotel tries again what is answered with 502, and drops what is under way on a connection that breaks. It
+    acknowledges what it has not sent on yet, so the end of it all is waited for here.
+    """
+
+    def __init__(self, http: str, stop: threading.Event, folder: Path) -> None:
+        super().__init__("rotel", lambda: OverHttp(f"{self._url}/v1/traces", timeout=30), stop)
+        self._http, self._folder = http, folder
+
+    def run(self) -> None:
+        patient = ["--otlp-exporter-retry-initial-backoff", "200ms", "--otlp-exporter-retry-max-backoff", "1s"]
+        port = int(self._http.rsplit(":", 1)[1])
+        with proxy(self._folder, port) as front, rotel(self._folder, front, *patient) as self._url:
+            super().run()
+            store, sent, later = Store.open(self._folder / "store"), set(self.acknowledged), threading.Event()
+            while not sent <= set(store.events(["request"]).collect()["request"]):
+                later.wait(0.1)
+
+
+def forwarded(http: str, grpc: str, stop: threading.Event, folder: Path) -> list[Delivering]:
+    return [Forwarded(http, stop, folder)]
+
+
 @pytest.mark.kills
 @pytest.mark.parametrize(
     "made_by",
     [
         python,
+        pytest.param(forwarded, marks=pytest.mark.services),
         pytest.param(javascript, marks=pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node and npm")),
     ],
 )
