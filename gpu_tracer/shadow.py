@@ -199,8 +199,8 @@ class Shadow:
         who = Who(None) if request is None else self._name(request, tenant)
         for number, lo, hi in _rows(known, pages, tok):
             page = known.page(number)
-            if op == "scrub" and lo == 0 and hi == known.tokens:
-                page.layers = []
+            if op == "scrub" and (page.owner is None or page.owner.request is None or page.owner.request != request):
+                _uncover(page, lo, hi)  # zeros of nobody's; those of the page's holder are as good as its content
             else:
                 _cover(page, _Layer(lo, hi, who, page.gen))
 
@@ -378,17 +378,22 @@ def _cover(page: _Page, new: _Layer) -> None:
         if last.who is new.who and last.gen == new.gen and last.lo <= new.lo <= last.hi and len(page.layers) == 1:
             last.hi = max(last.hi, new.hi)  # the next position of the same request
             return
-        kept = []
-        for old in page.layers:
-            if old.hi <= new.lo or old.lo >= new.hi:
-                kept.append(old)
-                continue
-            if old.lo < new.lo:
-                kept.append(_Layer(old.lo, new.lo, old.who, old.gen))
-            if old.hi > new.hi:
-                kept.append(_Layer(new.hi, old.hi, old.who, old.gen))
-        page.layers = kept
+        _uncover(page, new.lo, new.hi)
     page.layers.append(new)
+
+
+def _uncover(page: _Page, lo: int, hi: int) -> None:
+    """Take rows [lo, hi) away from what a page holds."""
+    kept = []
+    for old in page.layers:
+        if old.hi <= lo or old.lo >= hi:
+            kept.append(old)
+            continue
+        if old.lo < lo:
+            kept.append(_Layer(old.lo, lo, old.who, old.gen))
+        if old.hi > hi:
+            kept.append(_Layer(hi, old.hi, old.who, old.gen))
+    page.layers = kept
 
 
 class Watched:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from kvwitness.gpu_tracer.shadow import Mode, Shadow, Unsound, Watched, tracer_from_environment
@@ -66,6 +67,30 @@ def test_it_agrees_with_the_audit_on_generated_traces(name: str, tmp_path: Path)
         leaks = {request for request, several in found.items() if any(one.leak for one in several)}
         audited = {f["request"] for f in findings if f["rule"] in READS and f["verdict"] == "leak"}
         assert leaks <= audited, f"seed {seed}: only the shadow says leak"
+
+
+@pytest.mark.parametrize(
+    ("scrubbed_by", "tok", "unsound"),
+    [("r1", None, []), ("r1", [0, 8], []), (None, None, ["r1"]), (None, [0, 8], ["r1"])],
+)
+def test_zeros_of_the_holder_are_its_content_and_those_of_others_are_nobodys(
+    scrubbed_by: str | None, tok: list[int] | None, unsound: list[str], tmp_path: Path
+) -> None:
+    page = {"pool": POOL, "pages": [5]}
+    scrub = page | {"event": "page.write", "op": "scrub", "request": scrubbed_by, "tok": tok}
+    told: list[dict[str, Any]] = [
+        {"event": "engine.pool", "pool": POOL, "page_tokens": 16, "pages_total": 64, "reason": "start"},
+        {"event": "request.received", "request": "r1", "tenant": "t-ash", "prompt_tokens": 16},
+        page | {"event": "page.alloc", "request": "r1"},
+        page | {"event": "page.write", "request": "r1", "op": "forward"},
+        {name: value for name, value in scrub.items() if value is not None},
+        page | {"event": "page.read", "request": "r1", "op": "decode"},
+    ]
+    trace = [{"t": float(n), "source": "eng-1/0", "seq": n, **event} for n, event in enumerate(told)]
+    (tmp_path / "trace.jsonl").write_bytes(b"\n".join(map(orjson.dumps, trace)))
+    findings = product(str(tmp_path / "trace.jsonl"))["findings"]
+    assert [f["request"] for f in findings if f["rule"] in READS] == unsound
+    assert list(followed(trace)) == unsound
 
 
 @pytest.fixture
