@@ -112,19 +112,8 @@ def _holding(context: Context, asked: pl.DataFrame) -> pl.DataFrame:
 
 def _across(lives: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
     """Per request and source, the first loss during its life there."""
-    # Losses of one source are disjoint and in order, so the first that ends after the birth decides.
-    loss = gaps.with_columns(pl.col("after_ev").fill_null(2**62)).sort("after_ev")
-    met = lives.sort("first_ev").join_asof(
-        loss,
-        left_on="first_ev",
-        right_on="after_ev",
-        by="source",
-        strategy="forward",
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
-    hit = met.filter(pl.col("from_seq").is_not_null() | pl.col("reason").is_not_null())
-    return hit.filter(pl.col("end_ev") > pl.col("before_ev").fill_null(-1)).select(_COLUMNS)
+    spans = lives.with_columns(since="first_ev", ev="end_ev")
+    return across_losses(spans, gaps).select(_COLUMNS)
 
 
 def _older(lives: pl.DataFrame, gaps: pl.DataFrame, skew_s: float) -> pl.DataFrame:
