@@ -78,18 +78,17 @@ def _no_store(error: NoStore) -> None:
 
 @st.fragment(run_every=FRESH_EVERY_S)
 def _pulse() -> None:
-    """How far the audit is behind. When a new audit is there, the page is drawn anew; nothing else of it moves."""
+    """How far the audit is behind. When there is something new to see the page is drawn anew; nothing else moves."""
     with look.told():
         try:
-            now = desk.revision()
+            now: desk.Seen | None = desk.seen()
         except NoStore:
-            look.small("Waiting for a store")
-            return
-        before = st.session_state.get("revision")
-        st.session_state["revision"] = now
-        if before is not None and before != now:
+            now = None
+        before = st.session_state.get("seen", now)
+        st.session_state["seen"] = now
+        if before != now:
             st.rerun()
-        look.small(lag_in_words(desk.behind(), time.time_ns()))
+        look.small("Waiting for a store" if now is None else lag_in_words(desk.behind(), time.time_ns()))
 
 
 def _who() -> None:

@@ -24,6 +24,8 @@ _NAMED = 40
 """Up to so many events each have their name on the axis."""
 _CHART_PX, _LETTER_PX = 860, 6.5
 """About how wide a chart is, and a letter of a name in it. [pixels]"""
+_AROUND_MATRIX_PX = 290
+"""What the longest names, the title and the legend take beside the rows of a matrix, which share what is left."""
 _LABELLED_SHARE, _LABELS = 0.03, 16
 """A bar is named where it covers this share of the pages that are drawn; at most so many are."""
 _CELLS = 4_096
@@ -114,7 +116,7 @@ def matrix(frame: pl.DataFrame) -> Any:
     )
     ink = alt.condition(alt.datum.standing == "allowed", alt.value("#10202E"), alt.value("#FFFFFF"))
     return (cells + base.mark_text(fontSize=11).encode(text="requests:Q", color=ink)).properties(
-        height=max(160, 26 * frame["tenant"].n_unique() + 180)
+        height=26 * frame["tenant"].n_unique() + _AROUND_MATRIX_PX
     )
 
 
@@ -194,10 +196,10 @@ def page_grid(shown: PageMap, marked: frozenset[int], first: int, last: int, *, 
         shaded = pl.when(pl.col("state").is_in(list(_EMPTY))).then("state").otherwise(None)
     pages = pages.with_columns(empty=shaded)
     scale = look.tenant_scale(pages.filter(pl.col("empty").is_null())[whose].to_list())
-    cells = cells_of(look.with_others(pages, scale, whose), first, marked).drop("held_ns", "written_ns", "generation")
+    cells = cells_of(look.with_others(pages, scale, whose), first, marked).drop("held_ns", "written_ns")
     domain = [*scale.domain, *_EMPTY]
     colours = alt.Scale(domain=domain, range=[*scale.range, *(_EMPTY_IN_THE_DARK if look.dark() else _EMPTY).values()])
-    tip = ["pages:N", "state:N", "tenant:N", "request:N", "writer:N", "writer_tenant:N"]
+    tip = ["pages:N", "generation:Q", "state:N", "tenant:N", "request:N", "writer:N", "writer_tenant:N"]
     picked = alt.selection_point(name="page", fields=["page"], on="click", clear=False)
     base = alt.Chart(cells).encode(
         x=alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, _width(first, last)], nice=False)),
@@ -273,6 +275,12 @@ def page_table(shown: PageMap, first: int, last: int) -> pl.DataFrame:
     ).rename({"writer": "last written for", "writer_tenant": "content of"})
 
 
+def _if_alike(name: str) -> pl.Expr:
+    """What all rows of a group have in a column; null where they differ."""
+    alike = (pl.col(name).min() == pl.col(name).max()) & (pl.col(name).null_count() == 0)
+    return pl.when(alike).then(pl.col(name).first()).alias(name)
+
+
 def cells_of(pages: pl.DataFrame, first: int, marked: frozenset[int]) -> pl.DataFrame:
     """Pages as rectangles: one each, or, of many, one for each run of neighbours in a row that are alike."""
     last = max(pages["page"].to_list(), default=first)
@@ -291,7 +299,8 @@ def cells_of(pages: pl.DataFrame, first: int, marked: frozenset[int]) -> pl.Data
     shown = ("shade", "state", "foreign", "marked", "request", "tenant", "writer", "writer_tenant")
     dated = ("held_ns", "written_ns", "generation")
     grouped = runs.group_by("run", maintain_order=True).agg(
-        *[pl.col(name).first() for name in ("page", *shown, *dated)],
+        *[pl.col(name).first() for name in ("page", *shown)],
+        *[_if_alike(name) for name in dated],
         last=pl.col("page").last(),
         x=pl.col("column").first(),
         x2=pl.col("column").last() + 1,

@@ -33,6 +33,10 @@ Revision = tuple[str, str, bool]
 Record = tuple[Revision, tuple[int, ...]]
 """A revision, and numbers that change with the events that are read beside it."""
 
+Seen = tuple[Revision, bool, int, tuple[int, int]]
+"""A revision, whether there are events, how often retention took some away, and the revision of the notes: a page that
+is open is drawn anew when any of it changes."""
+
 INDEX_COLUMNS = ("outcome", "traffic", "prompt_tokens", "limit_tokens", "limit_engine", "received_ns")
 _KEPT = 4
 """Stores, lists of pools and the like that are kept."""
@@ -52,8 +56,10 @@ def _opened(path: str) -> Store:
 
 
 def store() -> Store:
-    """The store that is shown. Raises `NoStore` and its kin, which say what to do."""
-    return _opened(str(settings().store))
+    """The store that is shown. Raises `NoStore` and its kin, which say what to do, also when it has gone since."""
+    shown = _opened(str(settings().store))
+    _ = shown.generation  # raises when there is no store any more
+    return shown
 
 
 @st.cache_resource(show_spinner=False)
@@ -66,6 +72,12 @@ def revision() -> Revision:
     shown = store()
     runs = shown.result_runs()
     return str(shown.path), runs[-1].directory if runs else "", names_hidden()
+
+
+def seen() -> Seen:
+    """What whoever looks at a page has seen when it is as of now."""
+    shown = store()
+    return revision(), any(segment.rows for segment in shown.segments()), len(shown.removals()), shown.casebook.revision
 
 
 def judged_record() -> Record:
@@ -186,7 +198,7 @@ def incidents() -> pl.DataFrame:
 
 def entries() -> pl.DataFrame:
     """What people said about incidents."""
-    return store().casebook.entries()
+    return hidden(store().casebook.entries())
 
 
 def state(incidents: pl.DataFrame) -> Fleet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,11 +60,15 @@ TENANT_COLOURS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E0
 
 _SPACES = re.compile(r"\s+")
 _MARKS = re.compile(r"([\\`*_\[\]<>~$:&!|#])")
+_ADDRESS = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_JOINER = "\u2060"
+"""Not to be seen, and no place to break a line. Browsers make a link of an address, escaped or not; of this, none."""
 
 
 def bare(text: object) -> str:
-    """Text from a record for Markdown. Names are somebody else's: none becomes a link or an image."""
-    return _MARKS.sub(r"\\\1", _SPACES.sub(" ", str(text)))
+    """Text from a record for Markdown. Names are somebody else's: none becomes a link to elsewhere, or an image."""
+    return _MARKS.sub(r"\\\1", _ADDRESS.sub(_JOINER, _SPACES.sub(" ", str(text))))
 
 
 # -- times -------------------------------------------------------------------------------------------
@@ -84,13 +89,18 @@ def when(time_ns: int | None) -> str:
     """A moment in UTC, and in the viewer's zone where that is another."""
     if time_ns is None:
         return "not on record"
-    told, local = second(time_ns), zone()
+    return f"{second(time_ns)}{elsewhere(time_ns)}"
+
+
+def elsewhere(time_ns: int) -> str:
+    """The same moment in the viewer's zone, in brackets; nothing where that is UTC."""
+    local = zone()
     if local is None:
-        return told
+        return ""
     here = datetime.fromtimestamp(time_ns // 1_000_000_000, UTC)
     there = here.astimezone(local)
     day = "" if there.date() == here.date() else f"{there:%Y-%m-%d} "
-    return f"{told} ({day}{there:%H:%M:%S} {there.tzname()})"
+    return f" ({day}{there:%H:%M:%S} {there.tzname()})"
 
 
 def exact(time_ns: int | None) -> str:
@@ -166,6 +176,12 @@ def parameter(name: str) -> str | None:
     return st.query_params.get(name) or None
 
 
+def number(name: str) -> int | None:
+    """A number in the address; None when there is none that could be a page or a moment."""
+    text = parameter(name) or ""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
 # -- tables and charts -------------------------------------------------------------------------------
 
 
@@ -177,6 +193,21 @@ def listed(frame: pl.DataFrame) -> pl.DataFrame:
         if isinstance(kind, pl.List) and not isinstance(kind.inner, pl.Struct | pl.List)
     ]
     return frame.with_columns(lists)
+
+
+def csv(frame: pl.DataFrame) -> bytes:
+    """A frame as a file: lists as text, and what is nested deeper as JSON."""
+    flat = listed(frame)
+    nested = [
+        pl.Series(column.name, [None if value is None else _json(value) for value in column.to_list()], pl.String)
+        for column in flat.iter_columns()
+        if column.dtype.is_nested()
+    ]
+    return flat.with_columns(nested).write_csv().encode()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def rows(frame: pl.DataFrame, what: str, *, key: str | None = None, height: int | None = None) -> None:

@@ -144,3 +144,16 @@ def test_the_state_of_the_fleet_follows_from_the_record(tmp_path: Path, recorded
     assert fleet(judged, taken, 5).state == "settled"
     behind = lag(recorded, judged)
     assert (behind.unjudged, behind.rows) == (0, recorded.events().select(pl.len()).collect().item())
+
+
+def test_what_retention_took_away_does_not_stand_for_what_came_in_since(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", "k01-oversize-stub-handoff")
+    audit_store(store)
+    judged = Answer.of_store(store)
+    events = store.events().sort("ingest_row").collect()
+    store.retain(older_than_ns=events["time_ns"].sort()[10])
+    assert lag(store, judged).unjudged == 0
+    with store.writer("late") as writer:
+        writer.append(events.tail(3).drop("ingest", "ingest_row").to_arrow())
+        writer.flush()
+    assert lag(store, judged).unjudged == 3

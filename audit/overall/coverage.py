@@ -11,6 +11,7 @@ from kvwitness.audit.rules.model import Verdict
 from kvwitness.audit.wording import several, several_of
 
 PROVEN, PARTLY, BLIND = "observed", "in part", "blind"
+_URGENCY = {BLIND: 0, PARTLY: 1, PROVEN: 2}
 LIFE = ("page.alloc", "page.free", "page.write", "page.read")
 """Kinds of event without which the life of a page cannot be told."""
 
@@ -19,7 +20,8 @@ _SILENT_AFTER = 0.1
 
 
 def pools(kinds: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
-    """One row per pool of which anything is on record: pool, engine, state, lacks, events, losses, first_ns, last_ns.
+    """One row per pool of which anything is on record, the least observed first: pool, engine, state, lacks, events,
+    losses, first_ns, last_ns.
 
     `kinds` is the result table `kinds_seen`, `gaps` that of the losses. state is `observed` where all kinds of event of
     a page's life are on record and nothing was lost, `in part` where something is missing (`lacks` says what), `blind`
@@ -59,7 +61,7 @@ def pools(kinds: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
         events="events",
         first_ns="first_ns",
         last_ns="last_ns",
-    ).sort("pool")
+    ).sort(pl.col("state").replace_strict(_URGENCY, return_dtype=pl.Int64), "pool")
 
 
 def sources(kinds: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:

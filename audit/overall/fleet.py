@@ -69,8 +69,11 @@ def lag(store: Store, answer: Answer) -> Lag:
     segments = store.segments()
     rows = sum(segment.rows for segment in segments)
     newest = max((s.max_time_ns for s in segments if s.max_time_ns is not None), default=None)
+    audited_ns = int(answer.run["started_ns"]) if answer.run else None
     judged = int(answer.run["events"]) if answer.run else 0
-    return Lag(rows, max(0, rows - judged), int(answer.run["started_ns"]) if answer.run else None, newest)
+    # What retention took away since was judged, mostly: it must not stand for as many that came in.
+    judged -= sum(one["rows"] for one in store.removals() if audited_ns is not None and one["at_ns"] > audited_ns)
+    return Lag(rows, max(0, rows - max(0, judged)), audited_ns, newest)
 
 
 def lag_in_words(behind: Lag, now_ns: int) -> str:

@@ -13,7 +13,7 @@ from kvwitness.audit.telling.answer import Answer
 
 TENANTS = frozenset({"tenant", "other_tenant", "other_tenants", "tenants", "reader", "readers", "publisher_tenant"})
 """Columns that hold tenants."""
-TEXTS = frozenset({"why", "missing", "title", "reason", "about"})
+TEXTS = frozenset({"why", "missing", "title", "reason", "about", "text"})
 """Columns whose sentences may name one."""
 _FREE = ["ns", "extra"]
 """Columns of events in which a source may have put anything."""

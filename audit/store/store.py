@@ -287,6 +287,10 @@ class Store:
         """The kept runs, newest last."""
         return list(self._manifest().results)
 
+    def removals(self) -> list[Mapping[str, Any]]:
+        """What retention removed, the oldest first: dictionaries of `Removal`."""
+        return list(self._manifest().removals)
+
     # -- operation --------------------------------------------------------------------------------------
 
     def publish(self) -> None:

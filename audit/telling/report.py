@@ -13,7 +13,7 @@ from kvwitness.audit.rules import RULES
 from kvwitness.audit.telling.dossier import Dossier
 from kvwitness.audit.telling.exhibits import exhibits, statements
 from kvwitness.audit.telling.history import collapsed
-from kvwitness.audit.telling.story import headline, tell
+from kvwitness.audit.telling.story import headline, tell, victims
 from kvwitness.audit.wording import moment, page_text, runs_text, span_text
 
 _STYLE = """
@@ -112,6 +112,34 @@ def _notes(notes: Iterable[dict[str, Any]]) -> Iterable[str]:
     if rows:
         yield "<h2>Notes</h2>"
         yield _table(["when", "who", "what", "to", "text"], rows)
+
+
+def to_notify(dossier: Dossier) -> pl.DataFrame:
+    """The tenants whose content could be read, one row each: what can be told to them, and what shows it.
+
+    tenant, incident, request and reader (null where the incident belongs to no request), and of the findings that name
+    the tenant: rules, pools, since and until (UTC) and evidence (`source:seq`). A finding about several tenants does
+    not tell their pages apart, so none are counted here.
+    """
+    row, request = dossier.incident or {}, dossier.request or {}
+    told = []
+    for tenant in victims(dossier):
+        mine = [f for f in dossier.findings if f["verdict"] == "leak" and tenant in f["other_tenants"]]
+        times = [f["time_ns"] for f in mine if f["time_ns"] is not None]
+        told.append(
+            {
+                "tenant": tenant,
+                "incident": row.get("incident"),
+                "request": dossier.name,
+                "reader": request.get("tenant"),
+                "rules": sorted({f["rule"] for f in mine}),
+                "pools": sorted({f["pool"] for f in mine if f["pool"]}),
+                "since": moment(min(times)) if times else None,
+                "until": moment(max(times)) if times else None,
+                "evidence": list(dict.fromkeys(f"{s['source']}:{s['seq']}" for f in mine for s in f["seqs"])),
+            }
+        )
+    return pl.DataFrame(told)
 
 
 def events_of(dossier: Dossier) -> pl.DataFrame:

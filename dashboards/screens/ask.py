@@ -103,9 +103,7 @@ def _show(frame: pl.DataFrame, more: bool, name: str) -> None:
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
     with st.container(horizontal=True):
-        flat = look.listed(frame)
-        texts = [c for c, kind in flat.schema.items() if not isinstance(kind, pl.List | pl.Struct)]
-        st.download_button("CSV", flat.select(texts).write_csv(), f"{name}.csv", "text/csv", on_click="ignore")
+        st.download_button("CSV", look.csv(frame), f"{name}.csv", "text/csv", on_click="ignore")
         st.download_button("Parquet", buffer.getvalue(), f"{name}.parquet", on_click="ignore")
 
 

@@ -7,6 +7,7 @@ import io
 import polars as pl
 import streamlit as st
 
+from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.overall.standing import CLOSED
 from kvwitness.audit.rules import RULES
 from kvwitness.audit.store import Deed
@@ -30,7 +31,12 @@ def page() -> None:
         look.nothing("No incident was named.", "Choose one from the list.")
         look.go(look.INCIDENTS, "All incidents", icon=":material/list:")
         return
-    dossier = desk.dossier(name)
+    try:
+        dossier = desk.dossier(name)
+    except KvwitnessError:
+        st.title("Incident", anchor=False)
+        look.go(look.INCIDENTS, "All incidents", icon=":material/list:")
+        raise
     if dossier.incident is not None:  # by its whole id from here on, however it was called
         name = str(dossier.incident["incident"])
     _head(name, dossier)
@@ -225,6 +231,14 @@ def _exports(name: str, dossier: Dossier) -> None:
             "Events (Parquet)", lambda: _parquet(report.events_of(dossier)), f"{name}.parquet", on_click="ignore"
         )
         st.download_button("Events (JSON Lines)", lambda: report.as_jsonl(dossier), f"{name}.jsonl", on_click="ignore")
+        if victims(dossier):
+            st.download_button(
+                "Tenants to notify (CSV)",
+                lambda: look.csv(report.to_notify(dossier)),
+                f"{name}-tenants-to-notify.csv",
+                "text/csv",
+                on_click="ignore",
+            )
 
 
 def _parquet(frame: pl.DataFrame) -> bytes:

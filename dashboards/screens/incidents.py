@@ -74,14 +74,14 @@ def _list(chosen: pl.DataFrame) -> None:
 
 
 def _exports(chosen: pl.DataFrame) -> None:
-    flat = look.listed(chosen.drop("pools", "evs"))
+    told = chosen.drop("pools", "evs")
     notify = desk.query("tenants_to_notify")
     with st.container(horizontal=True):
-        st.download_button("These incidents (CSV)", flat.write_csv(), "incidents.csv", "text/csv", on_click="ignore")
+        st.download_button("These incidents (CSV)", look.csv(told), "incidents.csv", "text/csv", on_click="ignore")
         if len(notify):
             st.download_button(
                 f"Tenants to notify ({len(notify)}, CSV)",
-                look.listed(notify).write_csv(),
+                look.csv(notify),
                 "tenants-to-notify.csv",
                 "text/csv",
                 on_click="ignore",

@@ -12,6 +12,9 @@ from kvwitness.audit.alerts.config import accepted_risks
 from kvwitness.audit.overall.promises import acceptances, figures, policies
 from kvwitness.dashboards import charts, desk, look
 
+_SHOWN = 12
+"""Engines whose contradictions are shown each in a box; of more, all stand in a table."""
+
 
 def page() -> None:
     """The page."""
@@ -34,12 +37,16 @@ def _contradictions(told: pl.DataFrame) -> None:
     if rows.is_empty():
         look.nothing("Nothing that engines announced contradicts anything else that they announced.")
         return
-    for row in rows.iter_rows(named=True):
+    for row in rows.head(_SHOWN).iter_rows(named=True):
         with st.container(border=True):
             role = f" ({row['role']})" if row["role"] else ""
             st.markdown(f"**{look.bare(row['engine'])}**{look.bare(role)} since {look.when(row['time_ns'])}")
             for contradiction in row["contradictions"]:
                 st.markdown(f"- {look.bare(contradiction)}")
+    if len(rows) > _SHOWN:
+        told = rows.select("engine", "role", "contradictions", "time_ns")
+        with st.expander(f"All {len(rows):,}", icon=":material/table:"):
+            look.rows(look.timed(told, {"time_ns": "since"}), "Contradictions, by engine", key="contradictions")
 
 
 def _figures(told: pl.DataFrame) -> None:
@@ -60,7 +67,10 @@ def _figures(told: pl.DataFrame) -> None:
 def _policies() -> None:
     table = policies(desk.pools())
     if table.is_empty():
-        look.nothing("No pool of pages is on record.")
+        judged = desk.answer().judged
+        look.nothing(
+            "No pool of pages is on record." if judged else "Pools are listed by an audit, and there was none."
+        )
         return
     look.rows(table, "What each pool does with content: scrubbing and prefix sharing", key="policies")
 

@@ -13,6 +13,8 @@ from kvwitness.dashboards import charts, desk, look
 from kvwitness.dashboards.parts import incident_row
 
 _SHOWN = 6
+_LISTED = 12
+"""Pools or rules that are listed one by one, the least watched first; of more, all stand in a table."""
 _COUNTED = ("leak", "integrity", "exposure", "unproven", "clean")
 
 
@@ -115,12 +117,19 @@ def _state_table(frame: pl.DataFrame, name: str, title: str) -> None:
     if frame.is_empty():
         return
     st.markdown(f"**{title}**")
-    for row in frame.iter_rows(named=True):
+    for row in frame.head(_LISTED).iter_rows(named=True):
         mark, what = st.columns([1, 6], vertical_alignment="center")
         with mark:
             look.badge(row["state"])
         since = f" since {look.when(row['first_ns'])}" if row.get("first_ns") is not None else ""
         what.markdown(f"{look.bare(row[name])}{': ' + look.bare(row['lacks']) if row['lacks'] else ''}{since}")
+    if len(frame) > _LISTED:
+        counts = ", ".join(
+            f"{count:,} {state}" for state, count in frame.group_by("state", maintain_order=True).len().rows()
+        )
+        with st.expander(f"All {len(frame):,}: {counts}", icon=":material/table:"):
+            times = {at: told for at, told in {"first_ns": "since", "last_ns": "until"}.items() if at in frame.columns}
+            look.rows(look.timed(frame, times), title, key=title)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ def page() -> None:
     """The page."""
     st.title("Page map", anchor=False)
     pools = desk.pools()
+    if not pools and not desk.answer().judged:
+        look.nothing("Which pools there are is listed by an audit, and there was none.", "`kvwitness audit` runs one.")
+        return
     if not pools:
         look.nothing(
             "No page events are on record, so there is no map to draw.",
@@ -51,8 +54,8 @@ def _pool(pools: list[Pool]) -> Pool:
 
 def _moment(pool: Pool) -> int:
     """The moment to show: from the address, moved by the slider and by steps."""
-    asked = look.parameter("at")
-    at = int(asked) if asked and asked.isdecimal() else desk.moment_of_interest(pool.name) or pool.last_ns
+    asked = look.number("at")
+    at = asked if asked is not None else desk.moment_of_interest(pool.name) or pool.last_ns
     at = min(max(at, pool.first_ns), pool.last_ns)
     begin, end = _time(pool.first_ns), _time(pool.last_ns)
     if begin < end:
@@ -63,7 +66,7 @@ def _moment(pool: Pool) -> int:
         for label, seconds in _STEPS.items():
             if st.button(label, key=f"step{label}"):
                 _go_to(min(max(at + int(seconds * _NS), pool.first_ns), pool.last_ns))
-    st.markdown(f"**{look.exact(at)}**")
+    st.markdown(f"**{look.exact(at)}**{look.elsewhere(at)}")
     return at
 
 
@@ -138,8 +141,8 @@ def _clicked(picked: Any) -> int | None:
 
 
 def _life(pool: Pool) -> None:
-    asked = look.parameter("page")
-    known = int(asked) if asked and asked.isdecimal() and int(asked) < pool.pages_total else None
+    asked = look.number("page")
+    known = asked if asked is not None and asked < pool.pages_total else None
     st.subheader("The life of one page", anchor=False)
     number = st.number_input("Page", 0, pool.pages_total - 1, known, placeholder="Click above, or type", width=200)
     if number is None:

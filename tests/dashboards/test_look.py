@@ -63,7 +63,15 @@ def test_markdown_in_a_name_does_nothing(text: str) -> None:
     escaped = look.bare(text)
     for mark in "`*[]<>$:!|#":
         assert escaped.count(mark) == escaped.count(f"\\{mark}")
-    assert escaped.replace("\\", "") == text
+    assert escaped.replace("\\", "").replace("\u2060", "") == text
+
+
+@pytest.mark.parametrize("text", ["http://evil.example", "see HTTPS://evil.example/x", "www.evil.example"])
+def test_an_address_in_a_name_is_no_address_for_a_browser(text: str) -> None:
+    shown = look.bare(text).replace("\\", "")
+    assert "://" not in shown
+    assert "www." not in shown
+    assert shown.replace("\u2060", "") == text
 
 
 def test_ids_stay_as_they_are() -> None:
@@ -83,6 +91,34 @@ def test_neighbours_that_are_alike_are_one_cell_where_there_are_many() -> None:
     assert cells.filter("foreign")["pages"].to_list() == ["7"]
     assert cells.filter("marked")["pages"].to_list() == ["9"]
     assert len(charts.cells_of(pages.head(100), 0, frozenset())) == 100
+
+
+def test_what_differs_among_pages_that_are_drawn_as_one_is_left_blank() -> None:
+    many = charts._CELLS + 64
+    pages = pl.DataFrame({"page": pl.Series(range(many), dtype=pl.UInt32)}).with_columns(
+        empty=pl.lit(None, pl.String), shade=pl.lit("t-a"), state=pl.lit("held"), foreign=pl.lit(False),
+        request=pl.lit("r"), tenant=pl.lit("t-a"), writer=pl.lit("w"), writer_tenant=pl.lit("t-a"),
+        held_ns=pl.lit(5), written_ns=pl.lit(1), generation=pl.when(pl.col("page") == 3).then(2).otherwise(1),
+    )  # fmt: skip
+    cells = charts.cells_of(pages, 0, frozenset())
+    assert cells["generation"][0] is None
+    assert set(cells["generation"][1:]) == {1}
+    assert set(cells["held_ns"]) == {5}
+
+
+@pytest.mark.parametrize("readers", [1, 30])
+def test_a_matrix_has_room_for_its_rows_beside_the_longest_names(readers: int) -> None:
+    pairs = pl.DataFrame(
+        {"tenant": [f"t-{n}" for n in range(readers)], "other_tenant": ["t-" + "long" * 80] * readers,
+         "standing": ["forbidden"] * readers, "requests": [1] * readers, "pages": [1] * readers}
+    )  # fmt: skip
+    assert charts.matrix(pairs).to_dict()["height"] >= 26 * readers + 290
+
+
+def test_nested_values_are_in_the_file_too() -> None:
+    frame = pl.DataFrame({"a": [["x", "y"]], "b": [[{"pool": "p", "pages": [1, 2]}]], "c": [None]})
+    told = look.csv(frame).decode().splitlines()
+    assert told == ["a,b,c", '"x, y","[{""pool"": ""p"", ""pages"": [1, 2]}]",']
 
 
 def _coloured(drawn: Any) -> tuple[list[str], list[str]]:

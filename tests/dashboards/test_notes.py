@@ -47,5 +47,5 @@ def test_markdown_in_a_note_draws_nothing(look_at: Open, own: Store) -> None:
     own.casebook.add(_incident(own), "note", by="eve", text="![](http://evil.example/pixel.png)")
     app = look_at(own, "incident", incident=_incident(own))
     quoted = [m.value for m in app.markdown if "evil" in m.value]
-    assert quoted == ["> \\!\\[\\](http\\://evil.example/pixel.png)"]
+    assert quoted == ["> \\!\\[\\](http\\:\u2060//evil.example/pixel.png)"]
     assert own.casebook.entries().filter(pl.col("by") == "eve").height == 1

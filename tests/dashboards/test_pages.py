@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -116,6 +117,59 @@ def test_the_page_map_shows_a_moment_and_the_life_of_a_page(look_at: Open, leaky
     assert "held with another tenant's content still in them" in told
     life = next(frame.value for frame in app.dataframe if "generation" in frame.value.columns and "what" in frame.value)
     assert "leak of r1017: unwritten-page-read" in " ".join(life["findings"])
+
+
+def test_without_an_audit_no_page_denies_the_pools_that_are_on_record(look_at: Open, unjudged: Store) -> None:
+    for page in ("page_map", "limits"):
+        told = said(look_at(unjudged, page))
+        assert "by an audit, and there was none" in told
+        for denied in ("No page events are on record", "No pool of pages is on record"):
+            assert denied not in told
+
+
+@pytest.mark.parametrize("asked", ["9" * 4400, "-5", "1e9", "²", "abc"])
+def test_an_address_that_names_no_moment_and_no_page_shows_the_map_all_the_same(
+    look_at: Open, small: Store, asked: str
+) -> None:
+    app = look_at(small, "page_map", at=asked, page=asked)
+    assert not app.error, [e.value for e in app.error]
+    assert "Pages 0 to" in said(app)
+
+
+def test_of_hundreds_of_pools_the_least_watched_are_listed_and_all_in_a_table(look_at: Open, tmp_path: Path) -> None:
+    app = look_at(judged(tmp_path / "store", _fleet(tmp_path / "fleet.jsonl", 300)))
+    assert not app.error
+    listed = [m.value for m in app.markdown if "/full" in m.value]
+    assert 0 < len(listed) < 20
+    assert "eng\\-299" not in "".join(listed)
+    assert "blind-0/0/full" in listed[0].replace("\\", "")
+    table = next(frame.value for frame in app.dataframe if "pool" in frame.value.columns)
+    assert len(table) == 301
+    app = look_at(Store.open(tmp_path / "store"), "limits")
+    boxes = [m.value for m in app.markdown if m.value.startswith("**")]
+    assert 0 < len(boxes) < 20
+    assert len(next(f.value for f in app.dataframe if "contradictions" in f.value.columns)) > 200
+
+
+def _fleet(path: Path, engines: int) -> Path:
+    """A trace of so many engines that contradict each other, and of one whose pages nobody is seen to use."""
+    events: list[dict[str, object]] = []
+    for n in range(engines):
+        source, at = f"eng-{n:03}/0", 1_788_221_334.0 + n
+        events += [
+            {"t": at, "seq": 1, "source": source, "event": "engine.pool", "pool": f"{source}/full", "pages_total": 9,
+             "page_tokens": 16},
+            {"t": at, "seq": 2, "source": source, "event": "engine.limits", "engine": f"eng-{n:03}",
+             "advertised_tokens": 100 + n, "input_limit_tokens": 100 + n},
+            {"t": at, "seq": 3, "source": source, "event": "page.alloc", "pool": f"{source}/full", "pages": [1],
+             "request": f"q{n}", "tenant": "t-a"},
+            {"t": at, "seq": 4, "source": source, "event": "page.write", "pool": f"{source}/full", "pages": [1],
+             "request": f"q{n}", "op": "forward", "tok": [0, 16]},
+        ]  # fmt: skip
+    events.append({"t": 1_788_221_334.0, "seq": 1, "source": "blind-0/0", "event": "page.alloc", "request": "b",
+                   "pool": "blind-0/0/full", "pages": [1], "tenant": "t-a"})  # fmt: skip
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    return path
 
 
 def test_steps_move_the_moment(look_at: Open, leaky: Store) -> None:

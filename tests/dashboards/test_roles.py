@@ -71,6 +71,16 @@ def test_under_pseudonyms_no_page_names_a_tenant(look_at: Open, leaky: Store) ->
             assert name not in shown, (page, name)
 
 
+def test_a_note_that_names_a_tenant_does_not_give_it_away(look_at: Open, own: Store) -> None:
+    row = own.result("incidents").drop_nulls("request").row(0, named=True)
+    own.casebook.add(row["incident"], "note", by="ada", text=f"told {row['tenant']} and t-birch, not t-birchwood")
+    assert f"told {row['tenant']} and" in said(look_at(own, "incident", incident=row["incident"]))
+    told = said(look_at(own, "incident", incident=row["incident"], pseudonyms=True))
+    assert "not t-birchwood" in told
+    assert f"told {row['tenant']} and" not in told
+    assert "t-birch," not in told
+
+
 def test_a_tenant_under_a_pseudonym_can_still_be_looked_at(look_at: Open, leaky: Store) -> None:
     app = look_at(leaky, "tenants", pseudonyms=True)
     chosen = app.selectbox(key="tenant").options[0]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from kvwitness.audit.runs import audit_store
 from kvwitness.audit.store import Store
-from tests.e2e.conftest import Served, Visit
+from kvwitness.audit.trace import TraceReader
+from tests.dashboards.conftest import CASES, judged
+from tests.e2e.conftest import Served, Visit, ended, serve
 
 PAGES = ["", "incidents", "page-map", "requests", "limits", "tenants", "ask", "health"]
 STORES = ["incident", "lab", "nothing", "gaps"]
@@ -38,7 +45,7 @@ def paths(served: Served) -> list[str]:
     if of_requests.is_empty():
         return PAGES
     row = of_requests.row(0, named=True)
-    return [*PAGES, f"incident?incident={row['incident']}", f"requests?request={row['request']}"]
+    return [*PAGES, f"incident?incident={row['incident']}", f"requests?request={quote(row['request'])}"]
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -95,23 +102,63 @@ def test_the_first_incident_is_reached_by_keyboard_alone(lab: Served, visit: Ope
     seen.page.get_by_role("heading", name="Incident inc-").wait_for(timeout=60_000)
 
 
-def test_a_new_audit_is_seen_without_touching_anything(visit: Open, tmp_path: Any) -> None:
-    from kvwitness.audit.runs import audit_store
-    from kvwitness.audit.trace import TraceReader
-    from tests.dashboards.conftest import CASES
-    from tests.e2e.conftest import ended, serve
-
-    store = Store.create(tmp_path / "store")
-    served = serve(store.path)
+def test_whatever_becomes_of_the_store_is_seen_without_touching_anything(visit: Open, tmp_path: Path) -> None:
+    """It appears, is filled, judged and written to by somebody else, loses a tenant, goes, and is another."""
+    served = serve(tmp_path / "store")
     try:
         seen = visit(served)
         seen.go()
-        seen.page.get_by_text("nothing has come in").wait_for()
+        seen.page.get_by_text("No store yet").wait_for()
+        store = Store.create(tmp_path / "store")
+        _told(seen, "nothing has come in")
         reader = TraceReader(CASES / "k01-oversize-stub-handoff.jsonl")
         store.import_batches(reader, sha256=lambda: reader.report.sha256, name="late.jsonl")
+        _told(seen, "none has been judged yet")
         audit_store(store)
-        seen.page.get_by_text("request leaked").wait_for(timeout=60_000)
+        _told(seen, "1 request leaked")
+        row = store.result("incidents").drop_nulls("request").row(0, named=True)
+        seen.go(f"incident?incident={row['incident']}")
+        store.casebook.add(row["incident"], "note", by="ada", text="somebody else saw it")
+        _told(seen, "somebody else saw it")
+        seen.go()
+        store.retain(tenant="t-birch")
+        _told(seen, "none has been judged yet")
+        shutil.rmtree(store.path)
+        _told(seen, "No store yet")
+        judged(tmp_path / "store", CASES / "u01-hole-hides-the-write.jsonl")
+        _told(seen, "unproven, which is not the same as clean")
         assert seen.errors == []
+    finally:
+        ended(served)
+
+
+def _told(seen: Visit, text: str) -> None:
+    seen.page.get_by_text(text).first.wait_for(timeout=60_000)
+
+
+def test_names_that_are_markup_do_nothing_on_any_page(visit: Open, tmp_path: Path) -> None:
+    names = {
+        "t-ash": "<script>alert(1)</script><img src=x onerror=alert(2)>",
+        "t-birch": "**b** [x](http://evil.example) ![i](http://evil.example/i.png) www.evil.example",
+        "t-cedar": "t-" + "verylong" * 40,
+        "r1003": "r1003 http://evil.example <b>x</b>",
+    }
+    lines = []
+    for line in (CASES / "k01-oversize-stub-handoff.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        lines.append(json.dumps({key: names.get(str(value), value) for key, value in event.items()}))
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    served = serve(judged(tmp_path / "store", tmp_path / "trace.jsonl").path)
+    try:
+        seen = visit(served)
+        opened: list[str] = []
+        seen.page.on("dialog", lambda dialog: (opened.append(dialog.message), dialog.dismiss()))
+        for path in paths(served):
+            seen.go(path)
+            assert not seen.page.query_selector_all(
+                f"a[href^='http://evil'], a[href*='//www.evil'], img[src*='evil'], {_BOXES}"
+            ), path
+        assert (opened, seen.errors, seen.elsewhere) == ([], [], [])
     finally:
         ended(served)
 

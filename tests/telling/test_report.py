@@ -56,6 +56,18 @@ def test_the_events_leave_as_they_are_on_record(dossier: Dossier) -> None:
     assert all(value is not None for line in lines for value in line.values())
 
 
+def test_whom_to_notify_is_said_with_what_shows_it(dossier: Dossier) -> None:
+    told = report.to_notify(dossier)
+    assert told["tenant"].to_list() == ["t-ash", "t-birch"]
+    proofs = {f"{e['source']}:{e['seq']}" for e in dossier.proofs.iter_rows(named=True)}
+    for row in told.iter_rows(named=True):
+        assert (row["request"], row["reader"]) == ("r1017", "t-cedar")
+        assert "unwritten-page-read" in row["rules"]
+        assert row["since"] <= row["until"]
+        assert row["evidence"]
+        assert set(row["evidence"]) <= proofs
+
+
 def test_the_drawing_shows_both_tenants_on_the_pages_of_the_leak(dossier: Dossier) -> None:
     drawn, cut = lanes(dossier)
     assert not cut
