@@ -18,8 +18,9 @@ def digests(context: Context) -> pl.DataFrame:
 
     Columns: pool, page, ev, ref_ns, at, transfer, digest, layer and layers (its number and how many there are; 0 and 1
     where the digest is of the whole page), basis (what it was taken of: only those with the same can be compared),
-    generation (allocations before it, or `gen` where stated), holder and incarnation (who got that generation; null
-    for a cache, or when it is unknown) and tenant.
+    first (number of the first slot that it was taken of: an event that names a page several times has a digest for
+    each stretch of it, one after another), generation (allocations before it, or `gen` where stated), holder and
+    incarnation (who got that generation; null for a cache, or when it is unknown) and tenant.
     """
     taken = context.events.filter((pl.col("event") == "content.digest") & pl.col("pool").is_not_null())
     rows = (
@@ -43,6 +44,8 @@ def digests(context: Context) -> pl.DataFrame:
 
 def _by_layer(rows: pl.DataFrame) -> pl.DataFrame:
     basis = pl.col("digest").str.extract(_LAYERED, 1)
+    slots = basis.str.extract(r"(\d+)$").cast(pl.Int64).fill_null(0)
+    rows = rows.with_columns(first=slots.cum_sum().over("ev", *PAGE) - slots)
     parts = pl.col("digest").str.extract(_LAYERED, 2).str.split(".")
     apart = rows.with_columns(
         basis=basis.fill_null(""), digest=pl.when(basis.is_null()).then(pl.concat_list("digest")).otherwise(parts)
@@ -90,11 +93,19 @@ def sent_and_received(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     got = rows.filter(pl.col("at").is_in(["receive", "read"]))
     if sent.is_empty() or got.is_empty():
         return pl.DataFrame()
-    arrived = _arrivals(_mapping(context, sent, got), got)
+    begun = _begun(context, sent, got)
+    arrived = _at_source(begun, _arrivals(_mapping(begun), got))
     at_source = sent.select(
-        "layer", "basis", src_pool="pool", src_page="page", sent_ev="ev", sent_digest="digest", sent_transfer="transfer"
+        "layer",
+        "basis",
+        src_pool="pool",
+        src_page="page",
+        src_first="first",
+        sent_ev="ev",
+        sent_digest="digest",
+        sent_transfer="transfer",
     )
-    place = ["src_pool", "src_page", "layer", "basis"]
+    place = ["src_pool", "src_page", "src_first", "layer", "basis"]
     named = arrived.join(at_source, left_on=[*place, "transfer"], right_on=[*place, "sent_transfer"])
     nameless = at_source.filter(pl.col("sent_transfer").is_null()).drop("sent_transfer").sort("sent_ev")
     latest = arrived.sort("ev").join_asof(
@@ -103,7 +114,7 @@ def sent_and_received(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     ends = pl.concat(
         [named.filter(pl.col("sent_ev") < pl.col("ev")), latest.filter(pl.col("sent_ev") > pl.col("begin_ev"))]
     )
-    return ends.sort("sent_ev").unique(["ev", *PAGE, "layer"], keep="last").sort("ev")
+    return ends.sort("sent_ev").unique(["ev", *PAGE, "first", "layer"], keep="last").sort("ev")
 
 
 def _arrivals(mapping: pl.DataFrame, got: pl.DataFrame) -> pl.DataFrame:
@@ -126,40 +137,67 @@ def _arrivals(mapping: pl.DataFrame, got: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts, how="diagonal_relaxed")
 
 
-def _mapping(context: Context, sent: pl.DataFrame, got: pl.DataFrame) -> pl.DataFrame:
-    """Source page -> destination page of each begun transfer between the pools that were fingerprinted.
+def _begun(context: Context, sent: pl.DataFrame, got: pl.DataFrame) -> pl.DataFrame:
+    """Each begun transfer between the pools that were fingerprinted, with where its pages stand in the request.
 
-    `dst_pages` counts from position 0; where it is longer than `src_pages`, the moved part begins at `tok`.
+    transfer, transfer_request, begin_ev, src_pool, pool (the destination), src_pages, dst_pages, src_size, dst_size
+    (slots of a page), start (position of the first source page).
+
+    `dst_pages` counts from position 0; where it is longer than `src_pages`, the moved part begins at `tok`. With pages
+    of two sizes, the number of tokens has to say which it is; where it does not, nothing is compared.
     """
-    begun = context.events.filter(
-        (pl.col("event") == "transfer.begin")
-        & pl.col("src_pool").is_in(sent["pool"].unique().to_list())
-        & pl.col("dst_pool").is_in(got["pool"].unique().to_list())
-        & (pl.col("src_pages").list.len() > 0)
-        & (pl.col("dst_pages").list.len() >= pl.col("src_pages").list.len())
-    )
-    sizes = (
-        context.events.filter(pl.col("event") == "engine.pool")
-        .group_by(dst_pool="pool")
-        .agg(size=pl.col("page_tokens").last())
-    )
-    longer = pl.col("dst_pages").list.len() > pl.col("src_pages").list.len()
-    first = (pl.col("tok_first").fill_null(0) // pl.col("size").fill_null(1)).cast(pl.Int64)
-    skipped = pl.when(longer).then(first).otherwise(0)
-    moved = begun.join(sizes, on="dst_pool", how="left").with_columns(
-        dst_pages=pl.col("dst_pages").list.slice(skipped, pl.col("src_pages").list.len())
-    )
-    fitting = moved.filter(pl.col("dst_pages").list.len() == pl.col("src_pages").list.len())
-    return (
-        fitting.select(
-            "transfer",
-            "src_pool",
-            begin_ev="ev",
-            transfer_request="request",
-            pool="dst_pool",
-            src_page="src_pages",
-            page="dst_pages",
+    stated = context.events.filter(pl.col("event") == "engine.pool")
+    sizes = stated.group_by("pool").agg(size=pl.col("page_tokens").last())
+    begun = (
+        context.events.filter(
+            (pl.col("event") == "transfer.begin")
+            & pl.col("src_pool").is_in(sent["pool"].unique().to_list())
+            & pl.col("dst_pool").is_in(got["pool"].unique().to_list())
+            & (pl.col("src_pages").list.len() > 0)
         )
-        .explode("src_page", "page")
-        .collect()
+        .select("transfer", "src_pool", "src_pages", "dst_pages", "tokens", transfer_request="request", begin_ev="ev",
+                pool="dst_pool", first=pl.col("tok_first").fill_null(0).cast(pl.Int64))
+        .join(sizes.rename({"pool": "src_pool", "size": "src_size"}), on="src_pool", how="left")
+        .join(sizes.rename({"size": "dst_size"}), on="pool", how="left")
+    )  # fmt: skip
+    sources, targets = (pl.col(name).list.len().cast(pl.Int64) for name in ("src_pages", "dst_pages"))
+    src, dst = pl.col("src_size").cast(pl.Int64), pl.col("dst_size").cast(pl.Int64)
+    known = begun.with_columns(
+        src_size=pl.coalesce(src, dst, pl.lit(_UNKNOWN)), dst_size=pl.coalesce(dst, src, pl.lit(_UNKNOWN))
     )
+    src, dst, first = pl.col("src_size"), pl.col("dst_size"), pl.col("first")
+    moved = first // pl.when(src == _UNKNOWN).then(1).otherwise(src) * src
+    from_there = -(-(first % src + pl.col("tokens")) // src) == sources
+    from_zero = -(-(first + pl.col("tokens")) // src) == sources
+    start = (
+        pl.when(src == dst)
+        .then(pl.when(targets > sources).then(moved).otherwise(0))
+        .when(first == 0)
+        .then(0)
+        .when(from_there & ~from_zero)
+        .then(moved)
+        .when(from_zero & ~from_there)
+        .then(0)
+    )
+    placed = known.with_columns(start=start.cast(pl.Int64))
+    return placed.filter(pl.col("start") + (sources - 1) * src < targets * dst).drop("first", "tokens").collect()
+
+
+_UNKNOWN = 1 << 20
+"""Stands for the slots of a page where nobody said how many they are."""
+
+
+def _mapping(begun: pl.DataFrame) -> pl.DataFrame:
+    """Of each transfer the destination pages that it fills, with the position at which each begins (`place`)."""
+    number = pl.int_ranges(0, pl.col("dst_pages").list.len(), dtype=pl.Int64)
+    pages = begun.drop("src_pages").with_columns(number=number).explode("dst_pages", "number")
+    return pages.with_columns(page="dst_pages", place=pl.col("number") * pl.col("dst_size")).drop("dst_pages", "number")
+
+
+def _at_source(begun: pl.DataFrame, arrived: pl.DataFrame) -> pl.DataFrame:
+    """Fingerprints at the receiving side with the source page, and the slot of it, that has the same position."""
+    beyond = pl.col("place") + pl.col("first") - pl.col("start")
+    told = arrived.with_columns(number=beyond // pl.col("src_size"), src_first=beyond % pl.col("src_size"))
+    numbers = pl.int_ranges(0, pl.col("src_pages").list.len(), dtype=pl.Int64)
+    sources = begun.select("begin_ev", src_page="src_pages", number=numbers).explode("src_page", "number")
+    return told.join(sources, on=["begin_ev", "number"])

@@ -25,9 +25,10 @@ def query(context: Context, settings: Mapping[str, float | int | str]) -> pl.Dat
 
 def _left_over(context: Context, rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Fingerprints at read or receive that the page already had in its previous generation."""
-    last = rows.sort("ev").group_by(*PAGE, "generation", "layer", maintain_order=True).last()
+    last = rows.sort("ev").group_by(*PAGE, "generation", "first", "layer", maintain_order=True).last()
     before = last.select(
         *PAGE,
+        "first",
         "layer",
         "basis",
         generation=pl.col("generation") + 1,
@@ -37,20 +38,21 @@ def _left_over(context: Context, rows: pl.DataFrame, pairs: pl.DataFrame) -> pl.
         old_tenant="tenant",
     )
     now = rows.filter(pl.col("at").is_in(["receive", "read"]))
-    same = now.join(before, on=[*PAGE, "generation", "layer", "basis"]).filter(pl.col("digest") == pl.col("old_digest"))
+    place = [*PAGE, "generation", "first", "layer", "basis"]
+    same = now.join(before, on=place).filter(pl.col("digest") == pl.col("old_digest"))
     same = lost_meanwhile(context, same.with_columns(request="holder", since="old_ev"))
     if pairs.height:
         # What was sent is what arrived: the new content merely equals the old.
         arrived = pairs.filter(pl.col("digest") == pl.col("sent_digest"))
-        same = same.join(arrived, on=["ev", *PAGE, "layer"], how="anti")
+        same = same.join(arrived, on=["ev", *PAGE, "first", "layer"], how="anti")
     # K and V of layer 0 follow from the token and its position alone: equal, they say nothing unless all layers are.
     telling = same.with_columns(whole=_whole()).filter(pl.col("whole") | (pl.col("layer") > 0))
     return _describe_left_over(telling.sort("ev", "page", "layer"))
 
 
 def _whole() -> pl.Expr:
-    """Whether all layers of a page are among the rows."""
-    return pl.len().over("ev", *PAGE) == pl.col("layers")
+    """Whether all layers of a page, or of a stretch of it, are among the rows."""
+    return pl.len().over("ev", *PAGE, "first") == pl.col("layers")
 
 
 def _where() -> pl.Expr:

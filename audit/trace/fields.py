@@ -75,7 +75,8 @@ _ALL: tuple[Field, ...] = (
         Form.TEXTS,
         "Device-side fingerprints of page bytes, parallel to `pages`: any text that is equal for equal bytes. "
         "`SCHEME/SLOTS:LAYER.LAYER...`, with hexadecimal digits for each layer, tells the layers apart, and says that "
-        "the first SLOTS slots were looked at; only those with the same scheme and slots are compared.",
+        "the first SLOTS slots were looked at; only those with the same scheme and slots are compared. A page that is "
+        "named several times has a digest for each stretch of it, one after another.",
     ),
     Field("at", Form.TEXT, "Moment at which digests were taken: `alloc`, `free`, `read`, `send`, `receive`."),
     # transfers

@@ -97,8 +97,7 @@ class Fingerprints:
         `valid` says how many positions, counted from the first of `pages` on, hold something (absent: all).
         """
         slots = self.slots(self.cells(pages))
-        rolled = _pages(slots, slots.shape[2] * self.page_tokens if valid is None else valid).permute(2, 1, 0)
-        return [[joined(lanes) for lanes in layers] for layers in rolled.tolist()]
+        return rolled_up(slots, slots.shape[2] * self.page_tokens if valid is None else valid)
 
     def digests(self, pages: Sequence[int] | torch.Tensor, valid: int | None = None) -> list[str]:
         """As `pages`, as text for `content.digest`: scheme, slots that hold something, 16 or 32 digits per layer."""
@@ -107,12 +106,7 @@ class Fingerprints:
 
     def told(self, pages: Sequence[Sequence[int]], valid: int) -> list[str]:
         """What `pages` returns, as `digests` does."""
-        size = self.page_tokens
-        return [
-            f"nh{self.bits}/{min(size, max(0, valid - at * size))}:"
-            + ".".join(f"{one:0{self.bits // 4}x}" for one in layers)
-            for at, layers in enumerate(pages)
-        ]
+        return digests_of(pages, valid, self.page_tokens, self.lanes)
 
     def _by_torch(self, which: Sequence[int], pages: Sequence[int] | torch.Tensor) -> torch.Tensor:
         return torch.stack([_cells(self.parts[at], self._keys[at], pages) for at in which], 1)
@@ -147,6 +141,20 @@ class Fingerprints:
         if wrong:
             device = self.parts[0].data.device
             raise RuntimeError(f"on {device} the kernel says something else than torch of part {', '.join(wrong)}")
+
+
+def rolled_up(slots: torch.Tensor, valid: int) -> list[list[int]]:
+    """For each page one number per layer: `slots` is `[lane, layer, page, slot]`, of which `valid` positions count."""
+    return [[joined(lanes) for lanes in layers] for layers in _pages(slots, valid).permute(2, 1, 0).tolist()]
+
+
+def digests_of(pages: Sequence[Sequence[int]], valid: int, size: int, lanes: int) -> list[str]:
+    """What `rolled_up` returns as text for `content.digest`, of pages of `size` slots."""
+    bits = lanes * _LANE
+    return [
+        f"nh{bits}/{min(size, max(0, valid - at * size))}:" + ".".join(f"{one:0{bits // 4}x}" for one in layers)
+        for at, layers in enumerate(pages)
+    ]
 
 
 def add_shards(shards: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -96,6 +96,69 @@ def test_destination_pages_count_from_position_0() -> None:
     assert [f["pages"] for f in judge(ID, digest(trace, 6, "receive", "b:2"))] == [[4]]
 
 
+def across(
+    src_size: int, dst_size: int, sent: list[tuple[int, str]], got: list[tuple[int, str]], **begin: object
+) -> Trace:
+    """r1 goes from pages 9, 8 and so on to pages 3, 4 and so on of another size; digests with their pages."""
+    trace = Trace().add(0, "p/0", "engine.pool", pool=SRC, page_tokens=src_size, pages_total=20)
+    trace.add(0, "d/0", "engine.pool", pool=DST, page_tokens=dst_size, pages_total=20)
+    for page in dict.fromkeys(page for page, _ in got):
+        owned(trace, 1, "r1", "t-a", page)
+    given = {
+        "src_pages": list(dict.fromkeys(page for page, _ in sent)),
+        "tokens": 32,
+        "dst_pages": list(dict.fromkeys(page for page, _ in got)),
+    } | begin
+    trace.add(2, "p/0", "transfer.begin", transfer="x", request="r1", src_pool=SRC, dst_pool=DST, **given)
+    digest(trace, 3, "send", "", pool=SRC, pages=[page for page, _ in sent], digests=[one for _, one in sent])
+    return digest(trace, 5, "receive", "", pages=[page for page, _ in got], digests=[one for _, one in got])
+
+
+def blocks(pages: list[int], *digests: str) -> list[tuple[int, str]]:
+    return list(zip(pages, [f"nh/8:{one}" for one in digests], strict=True))
+
+
+FOUR = ("a1.b1", "a2.b2", "a3.b3", "a4.b4")
+
+
+def test_pages_of_two_sizes_are_compared_block_by_block_and_the_page_and_layer_are_named() -> None:
+    large, small = [9, 9, 8, 8], [3, 4, 5, 6]
+    for src, dst, pages, others in ((16, 8, large, small), (8, 16, [9, 8, 7, 6], [3, 3, 4, 4])):
+        assert judge(ID, across(src, dst, blocks(pages, *FOUR), blocks(others, *FOUR))) == []
+        (found,) = judge(ID, across(src, dst, blocks(pages, *FOUR), blocks(others, "a1.b1", "a2.b2", "a3.f3", "a4.b4")))
+        assert (found["verdict"], found["pages"]) == ("integrity", [others[2]])
+        assert "in layer 1" in found["why"]
+
+
+def test_blocks_that_changed_places_are_other_blocks() -> None:
+    found = judge(ID, across(16, 8, blocks([9, 9, 8, 8], *FOUR), blocks([3, 4, 5, 6], *FOUR[1::-1], *FOUR[2:])))
+    assert [one["pages"] for one in found] == [[3, 4]]
+
+
+def test_what_was_there_already_is_passed_over_with_pages_of_two_sizes_too() -> None:
+    """Positions 0 to 15 were there; from 16 on 16 tokens are moved, out of pages of 16 into pages of 8."""
+    there = {"dst_pages": [3, 4, 5, 6], "tok": [16, 32], "tokens": 16}
+    assert judge(ID, across(16, 8, blocks([9, 9], *FOUR[2:]), blocks([5, 6], *FOUR[2:]), **there)) == []
+    (found,) = judge(ID, across(16, 8, blocks([9, 9], *FOUR[2:]), blocks([5, 6], "a3.b3", "a4.f4"), **there))
+    assert found["pages"] == [6]
+
+
+def test_where_it_cannot_be_said_at_which_position_a_page_begins_nothing_is_compared() -> None:
+    unclear = {"dst_pages": [3, 4, 5, 6], "tok": [4, 12], "tokens": 4}
+    assert judge(ID, across(16, 8, blocks([9, 9], *FOUR[2:]), blocks([5, 6], *FOUR[:2]), **unclear)) == []
+
+
+def test_a_stretch_of_a_page_that_is_left_over_is_not_held_against_another() -> None:
+    def twice(*second: str) -> Trace:
+        trace = digest(
+            owned(Trace(), 1, "r1", "t-a"), 2, "free", "", pages=[4, 4], digests=["nh/8:a1.b1", "nh/8:a2.b2"]
+        )
+        return digest(owned(trace, 3, "r2", "t-b"), 4, "receive", "", pages=[4, 4], digests=list(second))
+
+    assert verdicts(ID, twice("nh/8:a2.b2", "nh/8:a1.b1")) == []
+    assert verdicts(ID, twice("nh/8:a9.b9", "nh/8:a2.b2")) == [("r2", "leak")]
+
+
 def test_content_that_arrived_as_sent_may_equal_what_was_there_before() -> None:
     trace = digest(owned(Trace(), 0.1, "r0", "t-b"), 0.2, "free", "b:1")
     owned(trace, 1, "r1", "t-a")
