@@ -78,7 +78,7 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
     found = (
         same.with_columns(strangers=strangers)
         .group_by(key, maintain_order=True)
-        .agg(**_PAGES, evs=pl.col("old_ev").append(pl.col("ev")).unique(maintain_order=True))
+        .agg(**_PAGES, at_ev=pl.col("ev").min(), evs=pl.col("old_ev").append(pl.col("ev")).unique(maintain_order=True))
     )
     count = pl.col("pages").list.len()
     former = pl.coalesce("old_holder", "old_tenant", pl.lit("an unknown holder"))
@@ -88,6 +88,7 @@ def _describe_left_over(same: pl.DataFrame) -> pl.DataFrame:
         "pages",
         "gens",
         "evs",
+        "at_ev",
         request="holder",
         incarnation="incarnation",
         verdict=pl.when(pl.col("lost").is_not_null())

@@ -30,6 +30,10 @@ def test_the_bytes_of_the_previous_generation() -> None:
     assert verdicts(ID, recycled("b:1", "t-a")) == [("r2", "integrity")]
 
 
+def test_it_is_dated_by_the_look_that_found_them_and_not_by_the_generation_before() -> None:
+    assert [found["time_ns"] for found in judge(ID, recycled("b:1"))] == [4_000_000_000]
+
+
 def test_new_bytes_and_bytes_before_any_write_are_not_stale() -> None:
     assert verdicts(ID, recycled("b:2")) == []
     assert verdicts(ID, recycled("b:1", at="alloc")) == []
