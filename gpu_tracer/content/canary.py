@@ -19,14 +19,17 @@ engine that schedules ahead frees pages on the host before the device has read t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
 from kvwitness.gpu_tracer.content.fingerprint import mix, signed
 from kvwitness.gpu_tracer.content.layout import Part, as_bits
 from kvwitness.gpu_tracer.content.reference import key_words
+from kvwitness.gpu_tracer.tracer import Tracer
 
+STRAY: Final = "stray"
+"""`op` of a write that nobody was to make."""
 Ids: TypeAlias = Sequence[int] | torch.Tensor
 """Numbers of pages or of generations, on the host or on the device."""
 BYTES = 16
@@ -74,6 +77,19 @@ class Canaries:
             rows = heads[torch.as_tensor(pages, device=heads.device)].contiguous().view(torch.int64)
             found.append((rows == _tags(key, pages, generations, heads.shape[1])).all(-1))
         return torch.stack(found)
+
+    def report(self, tracer: Tracer, pool: str, pages: Sequence[int], generations: Sequence[int]) -> list[int]:
+        """Pages with a tag that is gone although nobody owned them since `plant`: each is put on record as written to.
+
+        To be called when pages are about to be handed out again, before their `alloc` is recorded; what comes before
+        that belongs to nobody, and is found by the rule `reserved-page-use`. It is dated when it was seen, since nobody
+        knows when it happened. Waits for the device.
+        """
+        whole = self.present(pages, generations).all(-1).all(0).tolist()
+        gone = [page for page, intact in zip(pages, whole, strict=True) if not intact]
+        for page in gone:
+            tracer.write(pool, [page], op=STRAY)
+        return gone
 
 
 def scrub(parts: Sequence[Part], pages: Ids) -> None:

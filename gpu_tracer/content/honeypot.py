@@ -16,14 +16,11 @@ from dataclasses import dataclass
 
 import torch
 
-from kvwitness.gpu_tracer.content.canary import FINITE
+from kvwitness.gpu_tracer.content.canary import FINITE, STRAY
 from kvwitness.gpu_tracer.content.fingerprint import Fingerprints, mix, signed
 from kvwitness.gpu_tracer.content.layout import Part, as_bits
 from kvwitness.gpu_tracer.content.reference import WORD, key_words
 from kvwitness.gpu_tracer.tracer import Tracer
-
-STRAY = "stray"
-"""The `op` of the writes that are put on record."""
 
 
 @dataclass(frozen=True)

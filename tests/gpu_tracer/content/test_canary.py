@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.gpu_tracer.conftest import REASON
@@ -10,6 +12,8 @@ torch = pytest.importorskip("torch", reason=REASON)
 
 from kvwitness.gpu_tracer.content.canary import BYTES, Canaries, scrub  # noqa: E402
 from kvwitness.gpu_tracer.content.layout import Part, by_page, whole_pages  # noqa: E402
+from kvwitness.gpu_tracer.tracer import Tracer  # noqa: E402
+from tests.engines.judged import judged  # noqa: E402
 
 SECRET = b"a secret for the tests"
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8]
@@ -59,6 +63,32 @@ def test_a_write_to_a_page_that_nobody_owns_is_seen_on_that_page() -> None:
     memory[1, 2, 0, 0, 0] += 1
     intact = canaries.present([1, 2, 3], [1, 1, 1]).all(-1).all(0)
     assert intact.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_write_after_the_free_is_put_on_record_and_found(tmp_path: Path, late: bool) -> None:
+    memory, parts = cache()
+    canaries, generation = Canaries(parts, SECRET), 1
+    (tmp_path / "rings").mkdir()
+    tracer = Tracer(tmp_path / "rings", "e/0")
+    tracer.engine_pool("e/0/kv", page_tokens=memory.shape[2], pages_total=memory.shape[1], reason="start")
+    for request, tenant in (("r1", "t-ash"), ("r2", "t-birch")):
+        if request == "r2":
+            assert canaries.report(tracer, "e/0/kv", [2, 3], [generation] * 2) == ([3] if late else [])
+        tracer.request_received(request, tenant, prompt_tokens=8)
+        tracer.alloc("e/0/kv", [2, 3], request, tenant=tenant)
+        memory[:, [2, 3]] = 1.0
+        tracer.write("e/0/kv", [2, 3], request, op="forward", tok=(0, 8))
+        tracer.read("e/0/kv", [2, 3], request, op="decode", tok=(0, 8))
+        tracer.free("e/0/kv", [2, 3], request, reason="finish")
+        canaries.plant([2, 3], [generation] * 2)
+        if late:
+            memory[1, 3, 0] = 2.0  # of r1, after its pages were freed, and nobody recorded it
+        tracer.response(request, status=200, finish_reason="stop", prompt_tokens=8, completion_tokens=1)
+    tracer.close()
+    found = judged(tmp_path / "rings", tmp_path).findings
+    told = [("reserved-page-use", "integrity", [3])] if late else []
+    assert [(one["rule"], one["verdict"], one["pages"]) for one in found] == told
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
