@@ -178,6 +178,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
+def placeholder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """What `kvwitness lab run --fault placeholder` put on record, fingerprints included."""
+    trace = Path(__file__).with_name("lab-placeholder.jsonl")
+    served = serve(judged(tmp_path_factory.mktemp("placeholder") / "store", trace).path)
+    yield served
+    ended(served)
+
+
+@pytest.fixture(scope="session")
 def incident(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Thirteen days with 155 leaks."""
     os.environ["KVWITNESS_KERNEL"] = "compiled"  # fifty million page events

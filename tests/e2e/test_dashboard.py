@@ -1,4 +1,4 @@
-"""The dashboard as a person meets it: in a real browser, on four stores."""
+"""The dashboard as a person meets it: in a real browser, on five stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.dashboards.conftest import CASES, judged
 from tests.e2e.conftest import Served, Visit, ended, serve
 
 PAGES = ["", "incidents", "page-map", "requests", "limits", "tenants", "ask", "health"]
-STORES = ["incident", "lab", "nothing", "gaps"]
+STORES = ["incident", "lab", "placeholder", "nothing", "gaps"]
 _BOXES = "[data-testid=stException], [data-testid=stAlertContentError]"
 
 Open = Callable[..., Visit]
