@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import polars as pl
 import streamlit as st
 
@@ -71,8 +73,11 @@ def _urgent(incidents: pl.DataFrame) -> None:
             icon=":material/list:",
         )
         with st.expander("By verdict and standing", icon=":material/table:"):
-            told = look.timed(by_verdict(incidents), {"first_ns": "first", "last_ns": "last"})
-            look.rows(told, "Incidents by verdict and by where they stand, with their first and last time")
+            counted, now_ns = by_verdict(incidents), time.time_ns()
+            ages = [None if at is None else duration(max(0, now_ns - at)) for at in counted["first_ns"]]
+            aged = counted.with_columns(pl.Series("age of the oldest", ages, pl.String))
+            told = look.timed(aged, {"first_ns": "first", "last_ns": "last"})
+            look.rows(told, "Incidents by verdict and by where they stand, how old they are, and first and last time")
 
 
 def _near_limit() -> None:

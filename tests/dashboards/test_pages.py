@@ -50,6 +50,9 @@ def test_the_overview_names_the_leaks_and_whose_content_it_was(look_at: Open, le
     assert "2 requests leaked: r1017 and r1020" in told
     assert "t-ash, t-birch and t-cedar" in told
     assert {metric.label: metric.value for metric in app.metric}["leak"] == "2"
+    counted = next(frame.value for frame in app.dataframe if "standing" in frame.value.columns)
+    assert set(counted["standing"]) == {"open"}
+    assert all(age.endswith((" s", " min", " h")) for age in counted["age of the oldest"]), counted
 
 
 def test_missing_telemetry_is_said_and_not_green(look_at: Open, gappy: Store) -> None:
