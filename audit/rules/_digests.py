@@ -195,7 +195,11 @@ def _mapping(begun: pl.DataFrame) -> pl.DataFrame:
 
 
 def _at_source(begun: pl.DataFrame, arrived: pl.DataFrame) -> pl.DataFrame:
-    """Fingerprints at the receiving side with the source page, and the slot of it, that has the same position."""
+    """Fingerprints at the receiving side with the source page, and the slot of it, that has the same position.
+
+    Those of whole pages mean nothing beside those of pages of another size.
+    """
+    arrived = arrived.filter((pl.col("basis") != "") | (pl.col("src_size") == pl.col("dst_size")))
     beyond = pl.col("place") + pl.col("first") - pl.col("start")
     told = arrived.with_columns(number=beyond // pl.col("src_size"), src_first=beyond % pl.col("src_size"))
     numbers = pl.int_ranges(0, pl.col("src_pages").list.len(), dtype=pl.Int64)

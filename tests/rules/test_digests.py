@@ -134,6 +134,12 @@ def test_pages_of_two_sizes_are_compared_block_by_block_and_the_page_and_layer_a
         assert "in layer 1" in found["why"]
 
 
+def test_a_digest_of_a_whole_page_says_nothing_beside_that_of_a_page_of_another_size() -> None:
+    for src, dst in ((16, 8), (8, 16)):
+        assert judge(ID, across(src, dst, [(9, "b:1"), (8, "b:2")], [(3, "b:3"), (4, "b:4")])) == []
+    assert judge(ID, across(16, 16, [(9, "b:1"), (8, "b:2")], [(3, "b:1"), (4, "b:4")])) != []
+
+
 def test_blocks_that_changed_places_are_other_blocks() -> None:
     found = judge(ID, across(16, 8, blocks([9, 9, 8, 8], *FOUR), blocks([3, 4, 5, 6], *FOUR[1::-1], *FOUR[2:])))
     assert [one["pages"] for one in found] == [[3, 4]]
