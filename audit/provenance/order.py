@@ -161,7 +161,7 @@ def _keys(events: pa.Table, codes: npt.NDArray[np.int32], rows: list[I64], ref: 
         orders.append(at)
         key[at] = np.maximum.accumulate(key[at])
     if len(rows) > 1:
-        effect, cause = _causes(events, codes)
+        effect, cause = _causes(events, codes, key, seq)
         for _ in range(PUSHES):
             late = key[effect] <= key[cause]
             if not late.any():
@@ -190,11 +190,12 @@ def _monotonic_ties(key: I64, orders: list[I64]) -> I64:
     return key
 
 
-def _causes(events: pa.Table, codes: npt.NDArray[np.int32]) -> tuple[I64, I64]:
+def _causes(events: pa.Table, codes: npt.NDArray[np.int32], key: I64, seq: I64) -> tuple[I64, I64]:
     """Pairs (effect, cause) of rows in different sources that ids put in order.
 
     What is heard of a transfer elsewhere comes after its begin, a fetch after the offer, and bytes land for a request
-    after some transfer for it began.
+    after some transfer for it began. Of several begins with one id (chunks, or a room that is used again) the earliest
+    by `key` and `seq` is meant, wherever it stands in the input.
     """
     said = texts(events, "event")
     none = np.zeros(0, np.int64)
@@ -206,11 +207,13 @@ def _causes(events: pa.Table, codes: npt.NDArray[np.int32]) -> tuple[I64, I64]:
         {
             "row": told,
             "code": codes[told].astype(np.int64),
+            "key": key[told],
+            "seq": seq[told],
             **{name: column.named(column.codes[told]) for name, column in told_of.items()},
         },
-        schema={"row": pl.Int64, "code": pl.Int64} | dict.fromkeys(told_of, pl.String),
+        schema=dict.fromkeys(("row", "code", "key", "seq"), pl.Int64) | dict.fromkeys(told_of, pl.String),
     )
-    begins = rows.filter(pl.col("event").is_in(list(BEGINS)))
+    begins = rows.filter(pl.col("event").is_in(list(BEGINS))).sort("key", "seq", maintain_order=True)
     first = begins.sort("event", descending=True, maintain_order=True).unique("transfer", keep="first")
     heard = rows.filter(pl.col("event").is_in(["transfer.begin", "transfer.done", "transfer.failed"])).join(
         first.select("transfer", pl.col("row").alias("cause"), pl.col("code").alias("cause_code")), on="transfer"

@@ -128,6 +128,19 @@ def test_causes_carry_over_from_source_to_source() -> None:
     assert replayed(*given) == [("p/0", 1), ("d/0", 1), ("d/0", 2), ("q/0", 1)]
 
 
+def test_a_room_that_is_used_again_orders_its_first_transfer_wherever_its_lines_stand() -> None:
+    given = [
+        move(1.0, "p/0", 1, "transfer.begin"),
+        move(2.0, "d/0", 1),
+        move(3.0, "p/0", 2, "transfer.begin"),
+        landed(3.5, "d/0", 2),
+        move(4.0, "d/0", 3),
+    ]
+    expected = [("p/0", 1), ("d/0", 1), ("p/0", 2), ("d/0", 2), ("d/0", 3)]
+    assert replayed(*given) == expected
+    assert replayed(*reversed(given)) == expected
+
+
 def test_a_fetch_comes_after_the_offer() -> None:
     given = [move(10, "p/0", 1, "transfer.offer"), move(3, "d/0", 1, "transfer.begin"), move(4, "d/0", 2)]
     assert replayed(*given) == [("p/0", 1), ("d/0", 1), ("d/0", 2)]
