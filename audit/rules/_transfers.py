@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from kvwitness.audit.relations import KEY
-from kvwitness.audit.rules._frames import SECOND_NS, with_tenant
+from kvwitness.audit.rules._frames import SECOND_NS, of_requests, with_tenant
 from kvwitness.audit.rules._losses import births, lost_meanwhile
 from kvwitness.audit.rules.model import Context
 from kvwitness.audit.wording import number_of, several_of
@@ -26,6 +26,7 @@ def _moves(context: Context, transfers: pl.LazyFrame) -> pl.LazyFrame:
         "ev",
         "source",
         "observer",
+        "src_pool",
         "tok_first",
         "tokens",
         "bytes",
@@ -116,8 +117,9 @@ def _hanging(context: Context) -> pl.DataFrame:
 def event_level(context: Context) -> pl.DataFrame:
     """Completions that contradict themselves: done after failed, or tokens with no byte or no page landed.
 
-    A `transfer.done` without tokens claims nothing about arrival and is not judged. One row per completion,
-    with columns of the finding schema.
+    A `transfer.done` without tokens claims nothing about arrival and is not judged, nor does one say anything wrong
+    that moved nothing because its request had all of that in its cache. One row per completion, with columns of the
+    finding schema.
     """
     failed = pl.col("event") == "transfer.failed"
     start = pl.col("event").is_in(STARTS)
@@ -131,13 +133,15 @@ def event_level(context: Context) -> pl.DataFrame:
         request=pl.col("request").forward_fill().over("transfer"),
         incarnation=pl.when(start).then("incarnation").forward_fill().over("transfer"),
         tok_first=pl.when(start).then("tok_first").forward_fill().over("transfer", "life"),
+        src_pool=pl.when(start).then("src_pool").forward_fill().over("transfer", "life"),
         failed_ev=pl.when(failed).then("ev").forward_fill().over("transfer", "life"),
         start_ev=pl.when(start).then("ev").forward_fill().over("transfer", "life"),
     )
     nothing_to_move = (pl.col("tok_first") >= pl.col("tokens")).fill_null(False)
     empty = empty & ~nothing_to_move
     claims = seen.filter(claim)
-    rows = claims.filter(pl.col("failed_ev").is_not_null() | empty).with_columns(empty=empty).collect()
+    rows = _unless_present(context, claims.filter(pl.col("failed_ev").is_not_null() | empty).with_columns(empty=empty))
+    rows = rows.filter(pl.col("failed_ev").is_not_null() | pl.col("empty"))
     # Another start may have been lost: what failed was then an earlier attempt than the one that is done.
     spans = rows.join(births(context), on=KEY, how="left", maintain_order="left").rename({"born": "since"})
     rows = lost_meanwhile(context, spans.with_columns(pl.col("since").fill_null(-1)))
@@ -162,3 +166,31 @@ def event_level(context: Context) -> pl.DataFrame:
             )
         ),
     )
+
+
+def _unless_present(context: Context, claims: pl.LazyFrame) -> pl.DataFrame:
+    """`claims`, with `empty` cleared where shares of the request had brought every position by then.
+
+    Shares count outside the pool that the transfer reads.
+    """
+    rows = claims.with_row_index("_row").collect()
+    wanted = rows.filter("empty").select("_row", *KEY, "src_pool", "tokens", done="ev")
+    if wanted.is_empty():
+        return rows.drop("_row", "src_pool")
+    shares = of_requests(context, wanted.select(KEY).unique()).filter(
+        (pl.col("event") == "page.share") & pl.col("tok_first").is_not_null()
+    )
+    begun = shares.select(*KEY, "pool", "ev", "tok_first", "tok_end").collect()
+    before = wanted.join(begun, on=KEY).filter(
+        (pl.col("ev") < pl.col("done")) & (pl.col("pool") != pl.col("src_pool")).fill_null(True)
+    )
+    # A run that begins behind the end of those before it leaves a hole.
+    reached = before.sort("tok_first").with_columns(
+        past=pl.col("tok_end").cum_max().shift(fill_value=0).over("_row", "pool")
+    )
+    whole = reached.group_by("_row", "pool").agg(
+        hole=(pl.col("tok_first") > pl.col("past")).any(), end=pl.col("tok_end").max(), tokens=pl.col("tokens").first()
+    )
+    present = whole.filter(~pl.col("hole") & (pl.col("end") >= pl.col("tokens"))).select("_row").unique()
+    met = pl.col("_row").is_in(present["_row"].implode())
+    return rows.with_columns(empty=pl.col("empty") & ~met).drop("_row", "src_pool")

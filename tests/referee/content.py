@@ -406,7 +406,7 @@ class Content:
             self.w.report("late-write", verdict, q, page, others)
 
     def movement(self, r: Req, page: Page, e: Event) -> Movement | None:
-        """The transfer of r into this page: the newest live one, else the newest."""
+        """The transfer of r into this page: the newest live one, else the newest, of those that move its positions."""
         found = [
             m
             for t in self.w.transfers
@@ -414,6 +414,9 @@ class Content:
             for m in t.moves
             if m.dst_pool == page.pool.name and (page.id in m.place or page.id in m.announced)
         ]
+        size = page.pool.tokens or 1
+        start = {id(m): m.dst_base + m.place.get(page.id, 0) * size for m in found}
+        found = [m for m in found if start[id(m)] + size > m.first and (m.end is None or start[id(m)] < m.end)] or found
         live = [m for m in found if not m.transfer.terminal]
         return (live or found or [None])[-1]
 
@@ -550,6 +553,19 @@ class Content:
             if page.id not in place or (r, e.d["pool"]) in self.w.unreliable:
                 continue
             if place[page.id] != pos // (page.pool.tokens or 1):
+                verdict = "unproven" if self.w.request(r).doubt() else "integrity"
+                self.w.report("position-mismatch", verdict, r, page)
+
+    def trimmed(self, m: Movement, e: Event) -> None:
+        """Source pages of a movement that begins behind position 0 against the places that they have."""
+        r, pool = m.transfer.request, self.w.pool(m.src_pool or "")
+        place = self.w.places.get((r, pool.name), {})
+        if self.w.request(r).exempt or pool.kind not in ORDINAL_KINDS or (r, pool.name) in self.w.unreliable:
+            return
+        for i, n in enumerate(m.src):
+            page = pool.page(n)
+            held = page.owned_by(r) and n in place and n not in pool.reserved
+            if held and place[n] != m.src_base // (pool.tokens or 1) + i:
                 verdict = "unproven" if self.w.request(r).doubt() else "integrity"
                 self.w.report("position-mismatch", verdict, r, page)
 

@@ -500,6 +500,7 @@ class Referee:
         t = Transfer(e.d["transfer"], r, e)
         if mine:  # another attempt, at what had been offered
             t.offered, t.offer_gen, t.lease = mine[-1].offered, dict(mine[-1].offer_gen), mine[-1].lease
+            t.offered_as = mine[-1].offered_as
         self.w.transfers.append(t)
         return t
 
@@ -510,6 +511,11 @@ class Referee:
             pool, gens = self.w.pool(e.d["src_pool"]), e.d.get("src_gen")
             for i, n in enumerate(page_list(e.d, "src_pages")):
                 t.offer_gen[(pool.name, n)] = self.meant(gens, i, pool.page(n).gen)
+            src, tok = page_list(e.d, "src_pages"), e.d.get("tok")
+            meant = {n: t.offer_gen[(pool.name, n)] for n in src}
+            end = tok[1] if tok else e.d.get("tokens")
+            t.offered_as = Movement(t, e, pool.name, src, None, [], tok[0] if tok else 0, end, meant)
+            t.offered_as.src_base = base_of(src, tok, self.size(pool.name))
 
     @staticmethod
     def meant(gens: Any, i: int, otherwise: int) -> int:
@@ -543,7 +549,20 @@ class Referee:
         m.place = {n: i for i, n in reversed(list(enumerate(dst)))}
         m.src_base = base_of(src, tok, self.size(d.get("src_pool")))
         m.dst_base = base_of(dst, tok, self.size(d.get("dst_pool")))
+        self.join_sides(t, m)
         t.moves.append(m)
+        if m.src_base and m.src_pool:
+            self.content.trimmed(m, e)
+
+    def join_sides(self, t: Transfer, m: Movement) -> None:
+        """One side may have named the source and the other the targets: they are one movement."""
+        older = t.moves[-1] if t.moves else t.offered_as
+        if older is None:
+            return
+        if not m.src and older.src and not older.dst and m.src_pool in (None, older.src_pool):
+            m.src_pool, m.src, m.src_gen, m.src_base = older.src_pool, older.src, older.src_gen, older.src_base
+        elif not m.dst and older.dst and not older.src and older.src_pool in (None, m.src_pool):
+            older.src_pool, older.src, older.src_gen, older.src_base = m.src_pool, m.src, m.src_gen, m.src_base
 
     def size(self, pool: str | None) -> int:
         return (self.w.pools[pool].tokens if pool in self.w.pools else None) or 1

@@ -182,6 +182,7 @@ class Transfer:
     moves: list[Movement] = field(default_factory=list)
     offer_gen: dict[tuple[str, int], int] = field(default_factory=dict)
     offered: Event | None = None
+    offered_as: Movement | None = None
     lease: tuple[float, Event] | None = None
     failed: list[Event] = field(default_factory=list)
     done: list[Event] = field(default_factory=list)

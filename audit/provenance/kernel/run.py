@@ -74,12 +74,14 @@ from kvwitness.audit.provenance.kernel.transfers import (
     begin_transfer,
     check_done,
     end_read,
+    join_sides,
     meant_for,
     next_reported,
     origin_of,
     record_for,
     reported_on,
     settle_source,
+    target_index,
 )
 from kvwitness.audit.provenance.kernel.watching import close_open
 from kvwitness.audit.provenance.kernel.writes import copy_page, issue, land, move_page, take_issued
@@ -255,7 +257,7 @@ def write_page(
     place: int,
     time: int,
 ) -> None:
-    """One page of a write that is not plainly its owner's own."""
+    """One page of a write that is not plainly its owner's own; `place` in the request's table, -1 if none is named."""
     if phase == PH_BEGIN:
         issue(w, g, actor, ev, stated, lo, hi, op)
         return
@@ -268,6 +270,8 @@ def write_page(
     if op == OP_TRANSFER and rp >= 0:
         record = record_for(w, rp, number, actor, place)
         if record >= 0:
+            if place < 0:
+                place = w.transfers[record].d_first + target_index(w, record, number, place)
             p0 = place * w.pools[pool].tokens + lo
             p1 = place * w.pools[pool].tokens + hi
             settle_source(w, ev, record, p0, p1, w.transfers[record].rp1, time)
@@ -357,7 +361,8 @@ def write_event(w: Any, e: int, ev: int) -> None:
                 page.origin = -1
                 lo = 0
                 continue
-        write_page(w, ev, g, number, pool, lo, hi, actor, rp, op, phase, stated, first + i, w.events[e].time)
+        place = first + i if positions else -1
+        write_page(w, ev, g, number, pool, lo, hi, actor, rp, op, phase, stated, place, w.events[e].time)
         lo = 0
 
 
@@ -389,6 +394,9 @@ def transfer_event(w: Any, e: int, ev: int) -> None:
         w.transfers[record].drained = 0
         if w.events[e].rp >= 0:
             w.pairs[w.events[e].rp].source = record
+        join_sides(w, x)
+        if w.transfers[record].s_first > 0:
+            trimmed(w, ev, record)
         return
     record = reported_on(w, x, w.events[e].actor)
     if kind == K_LEASE:
@@ -423,6 +431,20 @@ def transfer_event(w: Any, e: int, ev: int) -> None:
             if tokens > 0 and moved.rp2 >= 0:
                 cover(w, moved.rp2, max(0, moved.tok0), tokens)
         record = next_reported(w, record)
+
+
+def trimmed(w: Any, ev: int, record: int) -> None:
+    """The source pages of a movement that begins behind position 0 are held against their places in the table."""
+    pool, rp, actor = w.transfers[record].src_pool, w.transfers[record].rp1, w.transfers[record].actor
+    if rp < 0 or not w.pools[pool].ordinals or w.pairs[rp].blind & NO_PLACES or w.actors[actor].exempt:
+        return
+    since = table_since(w, rp)
+    for i in range(w.transfers[record].s_n):
+        number = w.transfer_pages[w.transfers[record].s_off + i].page
+        page = w.pages[w.pools[pool].base + number]
+        if page.owner == actor and page.ord >= 0 and page.ord != w.transfers[record].s_first + i:
+            if not page.flags & PF_RESERVED:
+                emit(w, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, 0, w.pools[pool].tokens, 0)
 
 
 def stepping(w: Any, slot: int) -> bool:

@@ -122,6 +122,33 @@ def begin_transfer(
         w.pairs[rp2].transfer = record
 
 
+def join_sides(w: Any, transfer: int) -> None:
+    """Where one side named the source pages of a transfer and the other its targets, they are one movement.
+
+    The fetch after an offer need not repeat what was offered, and sender and receiver may each begin with their own.
+    """
+    record = w.transfer_ids[transfer].head
+    older = next_reported(w, record)
+    if older < 0 or w.transfers[older].actor != w.transfers[record].actor:
+        return
+    if w.transfers[record].s_n == 0 and w.transfers[older].s_n > 0 and w.transfers[older].d_n == 0:
+        if w.transfers[record].src_pool < 0 or w.transfers[record].src_pool == w.transfers[older].src_pool:
+            take_source(w, older, record)
+            w.transfers[record].ev = w.transfers[older].ev
+    elif w.transfers[record].d_n == 0 and w.transfers[older].d_n > 0 and w.transfers[older].s_n == 0:
+        if w.transfers[older].src_pool < 0 or w.transfers[record].src_pool == w.transfers[older].src_pool:
+            take_source(w, record, older)
+
+
+def take_source(w: Any, giver: int, taker: int) -> None:
+    """The source pages of one record, and what is found out about them, are another's as well."""
+    w.transfers[taker].src_pool = w.transfers[giver].src_pool
+    w.transfers[taker].s_off = w.transfers[giver].s_off
+    w.transfers[taker].s_n = w.transfers[giver].s_n
+    w.transfers[taker].s_first = w.transfers[giver].s_first
+    w.transfers[taker].rp1 = w.transfers[giver].rp1
+
+
 def source_page(w: Any, ev: int, record: int, i: int, lo: int, hi: int, rp1: int, expired: int) -> None:
     """The read of source page i is complete: late or not, and whose content left with it (kept in `transfer_pages`)."""
     j = w.transfers[record].s_off + i
@@ -270,31 +297,45 @@ def origin_of(w: Any, record: int, pos0: int, pos1: int) -> tuple[int, int]:
     return -1, 0
 
 
+def target_index(w: Any, record: int, page: int, place: int) -> int:
+    """Where a transfer's list of destination pages has a page, or -1; `place`, if not -1, is where to look first."""
+    off, n = w.transfers[record].d_off, w.transfers[record].d_n
+    k = place - w.transfers[record].d_first
+    if place >= 0 and 0 <= k < n and w.transfer_pages[off + k].page == page:
+        return int(k)
+    k = 0
+    while k < n and w.transfer_pages[off + k].page != page:
+        k += 1
+    return int(k) if k < n else -1
+
+
 def record_for(w: Any, rp: int, page: int, actor: int, place: int) -> int:
-    """The latest transfer of this request that names the destination page, or -1; `place` is where to look first."""
+    """The latest transfer of this request that names the destination page, or -1.
+
+    `place` is the page's place in the table, or -1 where the landing names no positions. Of several that name the
+    page, as the pieces of a prompt do when each lists the whole table, it is the latest that moves positions there.
+    """
     record = w.pairs[rp].transfer if rp >= 0 else -1
-    if record >= 0 and w.transfers[record].actor == actor:
-        k = place - w.transfers[record].d_first
-        if 0 <= k < w.transfers[record].d_n and w.transfer_pages[w.transfers[record].d_off + k].page == page:
-            return int(record)
+    latest = -1
     while record >= 0:
         if w.transfers[record].actor == actor:
-            for j in range(w.transfers[record].d_off, w.transfers[record].d_off + w.transfers[record].d_n):
-                if w.transfer_pages[j].page == page:
+            k = target_index(w, record, page, place)
+            if k >= 0:
+                tokens = w.pools[w.transfers[record].dst_pool].tokens
+                start = (place if place >= 0 else w.transfers[record].d_first + k) * tokens
+                tok0, tok1 = w.transfers[record].tok0, w.transfers[record].tok1
+                if start + tokens > tok0 and (tok1 < 0 or start < tok1):
                     return int(record)
+                if latest < 0:
+                    latest = record
         record = w.transfers[record].older
-    return -1
+    return int(latest)
 
 
 def meant_for(w: Any, record: int, page: int, place: int) -> int:
     """The generation that a target page had when the transfer began, if it was the request's then; else -1."""
-    off, n = w.transfers[record].d_off, w.transfers[record].d_n
-    k = place - w.transfers[record].d_first
-    if not 0 <= k < n or w.transfer_pages[off + k].page != page:
-        k = 0
-        while k < n and w.transfer_pages[off + k].page != page:
-            k += 1
-    return int(w.transfer_pages[off + k].gen) if k < n else -1
+    k = target_index(w, record, page, place)
+    return int(w.transfer_pages[w.transfers[record].d_off + k].gen) if k >= 0 else -1
 
 
 def reported_on(w: Any, transfer: int, actor: int) -> int:
