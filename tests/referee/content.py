@@ -224,7 +224,12 @@ class Content:
             return
         for page, (lo, hi) in rec.rows.items():
             self.late_read(rec.request, page, lo, hi, rec.gens[page], e)
+            held = page.owned_by(rec.request) or rec.request in page.sharers
+            kept = page.gen == rec.gens[page] and page.live and not held and not any(h.request for h in page.owners)
             for row in range(lo, hi):
+                cell = page.rows.get(row)
+                if kept and cell is not None and cell.by not in (None, rec.request) and cell.stamp > rec.event.at:
+                    self.foreign(rec.request, page, cell)  # refilled while it was being read
                 self.w.snapshots[(rec.request, page.pool.name, page.id, row)] = (
                     e.at,
                     self.w.judge(rec.request, page, row, True),

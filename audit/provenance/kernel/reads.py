@@ -337,6 +337,25 @@ def find_read(w: Any, off: int, n: int, rp: int, tok0: int, tok1: int, op: int) 
     return -1
 
 
+def refilled(w: Any, ev: int, g: int, page: int, pool: int, lo: int, hi: int, actor: int, rp: int, began: int) -> int:
+    """A read completes of a page that no request holds, such as a staging buffer, and another wrote there meanwhile.
+
+    Returns that writer, or -1. Of a page that the reader holds, what others write under its open read is seen at once.
+    """
+    owner = w.pages[g].owner
+    if owner < 0 or w.actors[owner].type == T_REQUEST or is_holder(w, g, page, actor, rp, -1):
+        return -1
+    k = foreign_after(w, g, lo, hi, actor, began)
+    if k < 0 or w.scratch[k].flags & LF_ZEROED or w.actors[w.scratch[k].writer].type != T_REQUEST:
+        return -1
+    writer, when, x, y = w.scratch[k].writer, w.scratch[k].ev, w.scratch[k].lo, w.scratch[k].hi
+    if writer == NOBODY:
+        return -1
+    emit(w, X_FOREIGN, ev, actor, writer, when, w.cold[g].alloc_ev, pool, page, w.pages[g].gen, x, y, 0)
+    w.actors[actor].tainted = 1
+    return int(writer)
+
+
 def late_read_page(
     w: Any,
     ev: int,
@@ -365,9 +384,10 @@ def late_read_page(
     kept = state.gen == gen and (owner >= 0 and w.actors[owner].type != T_REQUEST)
     kept = kept or (state.gen == gen and is_holder(w, g, page, actor, rp, -1))
     if kept and not lease:
-        return -1
-    if state.gen == gen and not kept and cold.previous != actor and not was_written_by(w, g, actor):
-        return -1  # it was never the reader's: what it met there is judged as a read, not as a late one
+        return refilled(w, ev, g, page, pool, lo, hi, actor, rp, began)
+    released = owner < 0 and state.sharers == 0 and cold.free_ev >= 0
+    if state.gen == gen and not kept and not released and cold.previous != actor and not was_written_by(w, g, actor):
+        return -1  # another's, and never the reader's: what it met there is judged as a read, not as a late one
     k = foreign_after(w, g, lo, hi, actor, began)
     if k < 0 and state.gen != gen:
         n = resolve(w, g, lo, hi)
