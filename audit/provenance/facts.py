@@ -20,7 +20,10 @@ FACTS: dict[int, tuple[str, str]] = {
         "unwritten",
         "read of positions with no complete write in the live generation; other = old writer; x = 1: sent unwritten",
     ),
-    k.X_FOREIGN: ("foreign", "read of what another wrote, unadmitted; x = 1: it came with the reader's own transfer"),
+    k.X_FOREIGN: (
+        "foreign",
+        "read of what another wrote, unadmitted; x = 1: it came with the reader's own transfer, 2: through a share",
+    ),
     k.X_NOT_READY: ("not_ready", "such a read while the write was open, or through a share of what was not written"),
     k.X_TAINTED: ("tainted", "sound-looking read of what `other` computed after an unsound read of its own"),
     k.X_SHARED: ("shared", "read of another tenant's pages that the sharing policy admits"),

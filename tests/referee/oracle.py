@@ -206,7 +206,8 @@ class Referee:
         for r, request in self.w.requests.items():
             first = self.first_use.get((r, e.source))
             if first is None or first >= e.k:
-                if request.ended is None and (request.received is None or request.received.at < e.at):
+                come = request.received is not None and request.received.at < e.at
+                if request.ended is None and (come or not self.announced(r, e)):
                     request.maybe.add(e.source)  # what the source did first for it may be lost
                 continue
             source = e.source
@@ -221,6 +222,10 @@ class Referee:
             if owns or last.k >= e.k or (request.ended is None and not released):
                 request.gaps.add(source)
                 self.w.report("telemetry-gap", "unproven", r)
+
+    def announced(self, r: Req | None, e: Event) -> bool:
+        """The reception of r is on record, after e."""
+        return any(x.kind == "request.received" and x.at > e.at and req_of(x.d) == r for x in self.tl.events)
 
     def holds(self, r: Req | None, page: Page) -> bool:
         return page.owned_by(r) or r in page.sharers

@@ -208,7 +208,7 @@ def report(
     elif how == STALE_OWN and state.owner != actor and remote:
         pass  # a former holder's copy of its own old bytes: whether it came too late is judged when it ends
     elif how == FOREIGN:
-        emit(w, X_FOREIGN, ev, actor, writer, wev, since, pool, page, gen, x, y, 0)
+        emit(w, X_FOREIGN, ev, actor, writer, wev, since, pool, page, gen, x, y, 2 if share > 0 else 0)
     else:
         b = -1 if writer == NEVER or writer == actor or flags & (LF_BLANK | LF_ZEROED) else writer
         arrived = (
