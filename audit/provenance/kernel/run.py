@@ -72,13 +72,13 @@ from kvwitness.audit.provenance.kernel.layout import (
 from kvwitness.audit.provenance.kernel.reads import find_read, read_page, remember_read
 from kvwitness.audit.provenance.kernel.transfers import (
     begin_transfer,
+    bringer_of,
     check_done,
     end_read,
     join_sides,
     meant_for,
     next_reported,
     origin_of,
-    record_for,
     reported_on,
     settle_source,
     target_index,
@@ -267,8 +267,8 @@ def write_page(
         if found >= 0:
             issued = found
     origin, flags = -1, 0
-    if op == OP_TRANSFER and rp >= 0:
-        record = record_for(w, rp, number, actor, place)
+    if (op == OP_TRANSFER or op == OP_LOAD) and rp >= 0:
+        record = bringer_of(w, rp, number, actor, place, op)
         if record >= 0:
             if place < 0:
                 place = w.transfers[record].d_first + target_index(w, record, number, place)
@@ -289,11 +289,22 @@ def write_page(
 
 
 def arrives_plain(
-    w: Any, ev: int, rp: int, actor: int, page0: int, page1: int, first: int, n: int, tok0: int, tok1: int, time: int
+    w: Any,
+    ev: int,
+    rp: int,
+    actor: int,
+    page0: int,
+    page1: int,
+    first: int,
+    n: int,
+    tok0: int,
+    tok1: int,
+    time: int,
+    op: int,
 ) -> bool:
-    """Whether a transfer write brings nothing but the request's own complete content, all of it from one transfer."""
-    record = record_for(w, rp, page0, actor, first)
-    if record != record_for(w, rp, page1, actor, first + n - 1):
+    """Whether a landing brings nothing but the request's own complete content, all of it from one transfer."""
+    record = bringer_of(w, rp, page0, actor, first, op)
+    if record != bringer_of(w, rp, page1, actor, first + n - 1, op):
         return False
     if record < 0:
         return True
@@ -312,11 +323,11 @@ def write_event(w: Any, e: int, ev: int) -> None:
     left = tok1 - first * tokens if positions else n * tokens
     taint = LF_TAINT if op == OP_FORWARD and w.actors[actor].tainted else 0
     placed = positions and w.pools[pool].ordinals and actor != NOBODY
-    simple = phase != PH_BEGIN and (op == OP_FORWARD or op == OP_LOAD)
-    if phase != PH_BEGIN and op == OP_TRANSFER and n > 0 and rp >= 0 and positions:
-        simple = arrives_plain(
-            w, ev, rp, actor, w.listed[off], w.listed[off + n - 1], first, n, tok0, tok1, w.events[e].time
-        )
+    fetched = op == OP_TRANSFER or (op == OP_LOAD and rp >= 0 and w.pairs[rp].transfer >= 0)
+    simple = phase != PH_BEGIN and (op == OP_FORWARD or (op == OP_LOAD and not fetched))
+    if phase != PH_BEGIN and fetched and n > 0 and rp >= 0 and positions:
+        page0, page1 = w.listed[off], w.listed[off + n - 1]
+        simple = arrives_plain(w, ev, rp, actor, page0, page1, first, n, tok0, tok1, w.events[e].time, op)
     if phase != PH_BEGIN and op != OP_DUMMY and actor != NOBODY and rp >= 0:
         cover(w, rp, tok0, tok1)
     for i in range(n):

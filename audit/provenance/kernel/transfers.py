@@ -12,6 +12,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_TAINT,
     LF_UNKNOWN,
     LF_ZEROED,
+    OP_LOAD,
     OP_TRANSFER,
     PF_KNOWN,
     PF_RESERVED,
@@ -330,6 +331,23 @@ def record_for(w: Any, rp: int, page: int, actor: int, place: int) -> int:
                     latest = record
         record = w.transfers[record].older
     return int(latest)
+
+
+def bringer_of(w: Any, rp: int, page: int, actor: int, place: int, op: int) -> int:
+    """The transfer that a landing on a page belongs to, or -1.
+
+    A load belongs to one that is under way and moves its positions; other loads come from somewhere out of sight.
+    """
+    record = record_for(w, rp, page, actor, place)
+    if record >= 0 and op == OP_LOAD:
+        tokens = w.pools[w.transfers[record].dst_pool].tokens
+        start = place * tokens
+        if place < 0:
+            start = (w.transfers[record].d_first + target_index(w, record, page, place)) * tokens
+        tok0, tok1 = w.transfers[record].tok0, w.transfers[record].tok1
+        if w.transfers[record].state != 0 or start + tokens <= tok0 or 0 <= tok1 <= start:
+            return -1
+    return record
 
 
 def meant_for(w: Any, record: int, page: int, place: int) -> int:
