@@ -142,10 +142,18 @@ def event_level(context: Context) -> pl.DataFrame:
     claims = seen.filter(claim)
     rows = _unless_present(context, claims.filter(pl.col("failed_ev").is_not_null() | empty).with_columns(empty=empty))
     rows = rows.filter(pl.col("failed_ev").is_not_null() | pl.col("empty"))
-    # Another start may have been lost: what failed was then an earlier attempt than the one that is done.
+    # Another start may have been lost: what failed was then an earlier attempt than the one that is done. So may the
+    # share that brought what was not moved, or, with the only start, whose transfer it was.
     spans = rows.join(births(context), on=KEY, how="left", maintain_order="left").rename({"born": "since"})
-    rows = lost_meanwhile(context, spans.with_columns(pl.col("since").fill_null(-1)))
-    sure = pl.col("lost").is_null() | pl.col("empty")
+    spans = spans.with_columns(pl.col("since").fill_null(-1))
+    named = pl.col("start_ev").is_not_null()
+    rows = pl.concat(
+        [
+            lost_meanwhile(context, spans.filter(named)),
+            lost_meanwhile(context, spans.filter(~named), ""),
+        ]
+    ).sort("ev")
+    sure = pl.col("lost").is_null()
     observer = pl.coalesce("observer", "source")
     return with_tenant(rows, context).select(
         *KEY,

@@ -144,7 +144,8 @@ def _resting_on_lost_state(context: Context) -> pl.DataFrame:
 
 
 def _reading_the_unknown(context: Context) -> pl.DataFrame:
-    """Requests that read pages whose content came before the record began: nobody can say whose it was."""
+    """Requests that read pages whose content came before the record began, or from pages of which a loss hides whose
+    they were: nobody can say what it was."""
     rows = context.facts.filter((pl.col("fact") == "unknown") & pl.col("request").is_not_null())
     grouped = rows.group_by(*KEY, "tenant", "pool", maintain_order=True).agg(
         pages=pl.col("pages").explode().unique().sort(), evs=pl.col("ev").min().implode()
@@ -153,15 +154,13 @@ def _reading_the_unknown(context: Context) -> pl.DataFrame:
     return grouped.with_columns(
         verdict=pl.lit("unproven"),
         why=pl.format(
-            "{} read {} of {} that {} filled before the record begins",
+            "{} read {} of {} that {} filled before the record begins, or from pages whose state is not on record",
             "request",
             several_of(count, "page"),
             "pool",
             for_one(count, "was", "were"),
         ),
-        missing=pl.format(
-            "who wrote {} of {} before the record begins", for_one(count, "that page", "those pages"), "pool"
-        ),
+        missing=pl.format("who wrote what {} of {} held", for_one(count, "that page", "those pages"), "pool"),
     )
 
 

@@ -333,6 +333,8 @@ class Content:
             size = page.pool.tokens or 1
             pos = move.dst_base + move.place[page.id] * size + lo if page.id in move.place else None
         if move is not None:
+            if e.d.get("tok") and pos is not None:
+                self.misplaced(move, pos, pos + hi - lo)
             self.landing_reads(move, page, lo, hi, pos, e)
             if pos is not None and r is not None:
                 self.w.moved[(r, page.pool.name)].append((pos, pos + hi - lo))
@@ -561,18 +563,22 @@ class Content:
                 verdict = "unproven" if self.w.request(r).doubt() else "integrity"
                 self.w.report("position-mismatch", verdict, r, page)
 
-    def trimmed(self, m: Movement, e: Event) -> None:
-        """Source pages of a movement that begins behind position 0 against the places that they have."""
-        r, pool = m.transfer.request, self.w.pool(m.src_pool or "")
-        place = self.w.places.get((r, pool.name), {})
-        if self.w.request(r).exempt or pool.kind not in ORDINAL_KINDS or (r, pool.name) in self.w.unreliable:
+    def misplaced(self, m: Movement, pos: int, end: int) -> None:
+        """Source pages of positions that have landed against the places that they have."""
+        r = m.transfer.request
+        if m.src_pool not in self.w.pools or self.w.request(r).exempt:
             return
-        for i, n in enumerate(m.src):
-            page = pool.page(n)
-            held = page.owned_by(r) and n in place and n not in pool.reserved
-            if held and place[n] != m.src_base // (pool.tokens or 1) + i:
-                verdict = "unproven" if self.w.request(r).doubt() else "integrity"
-                self.w.report("position-mismatch", verdict, r, page)
+        pool = self.w.pools[m.src_pool]
+        place, size = self.w.places.get((r, pool.name), {}), pool.tokens or 1
+        if pool.kind not in ORDINAL_KINDS or (r, pool.name) in self.w.unreliable:
+            return
+        for x in range(max(pos, m.src_base), end):
+            i = (x - m.src_base) // size
+            if i < len(m.src) and m.src[i] in place and m.src[i] not in pool.reserved:
+                page = pool.page(m.src[i])
+                if page.owned_by(r) and place[page.id] != x // size:
+                    verdict = "unproven" if self.w.request(r).doubt() else "integrity"
+                    self.w.report("position-mismatch", verdict, r, page)
 
     def time_of(self, t: float, e: Event) -> float:
         """A stated time in the terms of reference time, by the offset of the source that stated it."""

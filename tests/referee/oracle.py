@@ -556,8 +556,6 @@ class Referee:
         m.dst_base = base_of(dst, tok, self.size(d.get("dst_pool")))
         self.join_sides(t, m)
         t.moves.append(m)
-        if m.src_base and m.src_pool:
-            self.content.trimmed(m, e)
 
     def join_sides(self, t: Transfer, m: Movement) -> None:
         """One side may have named the source and the other the targets: they are one movement."""

@@ -32,6 +32,7 @@ EVENT_LEVEL = [
 NEEDS_PAGE_STATE = {
     ("u05-dropped-events-hide-a-release", "telemetry-gap"),
     ("y01-hole-before-a-hit", "telemetry-gap"),
+    ("y08-fetched-from-pages-across-a-loss", "telemetry-gap"),
 }
 
 

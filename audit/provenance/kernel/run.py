@@ -39,6 +39,7 @@ from kvwitness.audit.provenance.kernel.layout import (
     LF_BLANK,
     LF_FOREIGN_ORIGIN,
     LF_TAINT,
+    LF_UNKNOWN,
     N_STEPS,
     NO_COVER,
     NO_PLACES,
@@ -206,7 +207,7 @@ def read_event(w: Any, e: int, ev: int) -> None:
                 if hi > page.rd_hi:
                     page.rd_hi = hi
             plain = page.writer == actor and page.lgen == page.gen and page.lo <= lo and page.hi >= hi
-            if plain and page.lflags & (LF_FOREIGN_ORIGIN | LF_BLANK | LF_TAINT) == 0:
+            if plain and page.lflags & (LF_FOREIGN_ORIGIN | LF_BLANK | LF_TAINT | LF_UNKNOWN) == 0:
                 lo = 0
                 continue
             w.cold[g].read_ev = ev
@@ -312,6 +313,19 @@ def arrives_plain(
     return bool(settle_source(w, ev, record, tok0, tok1, rp1, time) == 0)
 
 
+def misplaced(w: Any, ev: int, record: int, tok0: int, tok1: int) -> None:
+    """Positions [tok0, tok1) have landed: the source pages that they came from are held against their own places."""
+    pool, rp, actor = w.transfers[record].src_pool, w.transfers[record].rp1, w.transfers[record].actor
+    if pool < 0 or rp < 0 or not w.pools[pool].ordinals or w.pairs[rp].blind & NO_PLACES or w.actors[actor].exempt:
+        return
+    tokens, first, since = w.pools[pool].tokens, w.transfers[record].s_first, table_since(w, rp)
+    for place in range(max(first, tok0 // tokens), min(first + w.transfers[record].s_n, (tok1 - 1) // tokens + 1)):
+        number = w.transfer_pages[w.transfers[record].s_off + place - first].page
+        page = w.pages[w.pools[pool].base + number]
+        if page.owner == actor and page.ord >= 0 and page.ord != place and not page.flags & PF_RESERVED:
+            emit(w, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, 0, tokens, 0)
+
+
 def write_event(w: Any, e: int, ev: int) -> None:
     """page.write"""
     actor, rp, pool = w.events[e].actor, w.events[e].rp, w.events[e].pool
@@ -327,6 +341,9 @@ def write_event(w: Any, e: int, ev: int) -> None:
     simple = phase != PH_BEGIN and (op == OP_FORWARD or (op == OP_LOAD and not fetched))
     if phase != PH_BEGIN and fetched and n > 0 and rp >= 0 and positions:
         page0, page1 = w.listed[off], w.listed[off + n - 1]
+        record = bringer_of(w, rp, page0, actor, first, op)
+        if record >= 0:
+            misplaced(w, ev, record, tok0, tok1)
         simple = arrives_plain(w, ev, rp, actor, page0, page1, first, n, tok0, tok1, w.events[e].time, op)
     if phase != PH_BEGIN and op != OP_DUMMY and actor != NOBODY and rp >= 0:
         cover(w, rp, tok0, tok1)
@@ -406,8 +423,6 @@ def transfer_event(w: Any, e: int, ev: int) -> None:
         if w.events[e].rp >= 0:
             w.pairs[w.events[e].rp].source = record
         join_sides(w, x)
-        if w.transfers[record].s_first > 0:
-            trimmed(w, ev, record)
         return
     record = reported_on(w, x, w.events[e].actor)
     if kind == K_LEASE:
@@ -442,20 +457,6 @@ def transfer_event(w: Any, e: int, ev: int) -> None:
             if tokens > 0 and moved.rp2 >= 0:
                 cover(w, moved.rp2, max(0, moved.tok0), tokens)
         record = next_reported(w, record)
-
-
-def trimmed(w: Any, ev: int, record: int) -> None:
-    """The source pages of a movement that begins behind position 0 are held against their places in the table."""
-    pool, rp, actor = w.transfers[record].src_pool, w.transfers[record].rp1, w.transfers[record].actor
-    if rp < 0 or not w.pools[pool].ordinals or w.pairs[rp].blind & NO_PLACES or w.actors[actor].exempt:
-        return
-    since = table_since(w, rp)
-    for i in range(w.transfers[record].s_n):
-        number = w.transfer_pages[w.transfers[record].s_off + i].page
-        page = w.pages[w.pools[pool].base + number]
-        if page.owner == actor and page.ord >= 0 and page.ord != w.transfers[record].s_first + i:
-            if not page.flags & PF_RESERVED:
-                emit(w, X_POSITION, ev, actor, -1, since, since, pool, number, page.gen, 0, w.pools[pool].tokens, 0)
 
 
 def stepping(w: Any, slot: int) -> bool:
