@@ -60,7 +60,11 @@ def _requests(context: Context) -> pl.DataFrame:
 
 
 def _transfers(context: Context) -> pl.DataFrame:
-    """A transfer or room id that is begun or offered for a second request before it ended for the first."""
+    """A transfer or room id that is begun or offered for a second request before it ended for the first.
+
+    An engine need not say that a transfer ended: once the first request was answered with success, nothing of it is
+    under way. After an abort there may be.
+    """
     starts = pl.col("event").is_in(STARTS)
     moves = context.events.filter(pl.col("transfer").is_not_null() & (starts | pl.col("event").is_in(TERMINAL)))
     owners = moves.filter(starts).group_by("transfer").agg(n=pl.struct("request", "incarnation").n_unique())
@@ -80,7 +84,10 @@ def _transfers(context: Context) -> pl.DataFrame:
     lives = lives.join(known, on=KEY, how="left", maintain_order="left")
     first = lives.group_by("transfer", "ends", maintain_order=True).first()
     pairs = lives.join(first, on=["transfer", "ends"], suffix="_first")
-    taken = pairs.filter(pl.col("ev") > pl.col("ev_first"))
+    answered = context.requests.filter("ok").select(pl.col(KEY).name.suffix("_first"), answered_ev="finished_ev")
+    pairs = pairs.join(answered, on=[f"{name}_first" for name in KEY], how="left", maintain_order="left")
+    over = (pl.col("answered_ev") < pl.col("ev")).fill_null(False)
+    taken = pairs.filter((pl.col("ev") > pl.col("ev_first")) & ~over)
     taken = lost_meanwhile(context, taken.with_columns(since="ev_first"), "transfer.")
     strangers = (pl.col("tenant") != pl.col("tenant_first")).fill_null(False)
     return taken.select(

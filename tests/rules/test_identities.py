@@ -117,3 +117,15 @@ def test_a_done_that_may_be_lost_excuses_the_second_binding() -> None:
 
     assert verdicts("identity-reuse", moved()) == [("r2", "leak")]
     assert verdicts("identity-reuse", moved(seq=7)) == [("r2", "unproven")]
+
+
+def test_a_transfer_of_which_nobody_said_that_it_ended_is_over_when_its_request_was_answered() -> None:
+    def again(event: str, **answer: object) -> Trace:
+        trace = Trace().received(1, "r1", "t-a").received(1, "r2", "t-b")
+        trace.add(2, "p/0", "transfer.begin", transfer="x", request="r1", tokens=8)
+        trace.add(3, "gateway", event, request="r1", **answer)
+        return trace.add(4, "p/0", "transfer.begin", transfer="x", request="r2", tokens=8)
+
+    assert verdicts("identity-reuse", again("request.finished", status=200)) == []
+    assert verdicts("identity-reuse", again("request.finished", status=500)) == [("r2", "leak")]
+    assert verdicts("identity-reuse", again("request.aborted")) == [("r2", "leak")]
