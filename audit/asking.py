@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from kvwitness.audit.queries import Parameter, Query, find
 from kvwitness.audit.store import Store
 from kvwitness.audit.store import sql as quoting
 from kvwitness.audit.store.views import RESULTS
+
+MOMENT = "least(greatest(CAST($1 AS TIMESTAMP), TIMESTAMP '1678-01-01'), TIMESTAMP '2262-01-01')"
+"""SQL: a time that somebody gave, within what nanoseconds since the epoch can tell. No event lies beyond, so that
+9999-12-31 and infinity mean what they should."""
 
 Progress = Callable[[float], None]
 """Called with the fraction that is done, while a query runs."""
@@ -36,6 +41,7 @@ _KNOWN = {
 }
 """Parameter -> (column of the events, what to say when no event has the value): a typing error must not look like
 "nothing found"."""
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 
 
 def query(name: str, /, *, store: Store | str | Path | None = None, **parameters: Any) -> pl.DataFrame:
@@ -81,9 +87,14 @@ def run(
     bind(connection, query, parameters)
     _check_audited(connection, query)
     answer = ask(connection, query.select, limit=limit, timeout=timeout, progress=progress)
-    if answer[0].is_empty():
+    if answer[0].is_empty() or "tenant_id" in parameters:  # a customer is told every count, also where it is 0
         _check_known(connection, query, parameters)
     return answer
+
+
+def rests_on_audit(statement: str) -> bool:
+    """Whether a statement asks for results of an audit, so that its answer is as old as that."""
+    return _RESULTS.search(statement) is not None
 
 
 def bind(connection: duckdb.DuckDBPyConnection, query: Query, parameters: Mapping[str, Any]) -> None:
@@ -98,21 +109,44 @@ def bind(connection: duckdb.DuckDBPyConnection, query: Query, parameters: Mappin
     for parameter in query.parameters:
         value = parameters.get(parameter.name)
         _set(connection, parameter, parameter.default if value is None else value)
+    if {"since", "until"} <= {p.name for p in query.parameters}:
+        _check_window(connection, parameters)
+
+
+def _check_window(connection: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> None:
+    """Raise `KvwitnessError` for a window that can hold nothing: its empty answer would look like "nothing found"."""
+    if connection.execute("SELECT getvariable('since') >= getvariable('until')").fetchall() == [(True,)]:
+        told = ", ".join(f"{name} = {parameters[name]!s}" for name in ("since", "until") if parameters.get(name))
+        raise KvwitnessError(f"The window is empty: {told}.", "`since` has to be earlier than `until`.")
 
 
 def _set(connection: duckdb.DuckDBPyConnection, parameter: Parameter, value: Any) -> None:
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
     name = quoting.name(parameter.name)
+    cast = MOMENT if parameter.type == "TIMESTAMP" else f"CAST($1 AS {parameter.type})"
+    wrong = KvwitnessError(f"{parameter.name} = {value!r} is no {parameter.type}.", parameter.meaning)
+    if not _exact(parameter.type, value):
+        raise wrong
     try:
-        connection.execute(f"SET VARIABLE {name} = CAST($1 AS {parameter.type})", [value])
+        connection.execute(f"SET VARIABLE {name} = {cast}", [value])
     except duckdb.Error as error:
-        raise KvwitnessError(f"{parameter.name} = {value!r} is no {parameter.type}.", parameter.meaning) from error
+        raise wrong from error
+
+
+def _exact(kind: str, value: Any) -> bool:
+    """Whether a value is what it is read as: DuckDB would round 1.5 to another page, and no share is at least nan."""
+    try:
+        if kind == "BIGINT":
+            return bool(_WHOLE.fullmatch(value)) if isinstance(value, str) else int(value) == value
+        return kind != "DOUBLE" or isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _check_audited(connection: duckdb.DuckDBPyConnection, query: Query) -> None:
     """Raise `KvwitnessError` when a query needs results of an audit and there was none."""
-    if _RESULTS.search(query.select) and not connection.execute("SELECT 1 FROM audit_run").fetchall():
+    if rests_on_audit(query.select) and not connection.execute("SELECT 1 FROM audit_run").fetchall():
         raise KvwitnessError(
             f"{query.name} needs the results of an audit, and this store was never audited.", "Run `kvwitness audit`."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
+from kvwitness.audit.asking import MOMENT
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.overall.masking import Mask
 from kvwitness.audit.queries import queries
@@ -32,9 +33,6 @@ _SPANS = {
 }
 """Result -> columns in which it begins and ends; rows that reach into the window are taken, and undated ones."""
 
-Rewrite = Callable[[pa.Table], pa.Table]
-"""Changes a table of results on its way into an export."""
-
 
 def export(
     store: Store,
@@ -48,9 +46,9 @@ def export(
 
     It holds the events from `since` to before `until` (UTC; None: unbounded), what held already when the window begins
     (limits, pools, clocks), the results of the newest audit that concern the window with the events that prove them,
-    and all views and queries. With
-    `pseudonyms` tenants stand under them, also in texts of findings; request ids and other names stay as they are.
-    Raises KvwitnessError when the file is there already, or a time cannot be read.
+    and all views and queries. With `pseudonyms` tenants stand under them, also in texts that name one, and columns into
+    which a source may put anything are empty; request ids and other names stay as they are.
+    Raises KvwitnessError when the file is there already, a time cannot be read, or no time lies between the two.
     """
     path = Path(directory) / NAME
     if path.exists():
@@ -75,7 +73,10 @@ def _window(
     con: duckdb.DuckDBPyConnection, since: str | datetime | None, until: str | datetime | None
 ) -> tuple[int, int]:
     """The bounds in nanoseconds."""
-    return _ns(con, since, -(2**63)), _ns(con, until, 2**63 - 1)
+    first, last = _ns(con, since, -(2**63)), _ns(con, until, 2**63 - 1)
+    if first >= last:
+        raise KvwitnessError(f"The window from {since} to {until} is empty.", "`since` has to be earlier than `until`.")
+    return first, last
 
 
 def _ns(con: duckdb.DuckDBPyConnection, moment: str | datetime | None, otherwise: int) -> int:
@@ -84,7 +85,7 @@ def _ns(con: duckdb.DuckDBPyConnection, moment: str | datetime | None, otherwise
     if isinstance(moment, datetime) and moment.tzinfo is not None:
         moment = moment.astimezone(UTC).replace(tzinfo=None)
     try:
-        rows = con.execute("SELECT epoch_ns(CAST($1 AS TIMESTAMP))", [moment]).fetchall()
+        rows = con.execute(f"SELECT epoch_ns({MOMENT})", [moment]).fetchall()
     except duckdb.Error as error:
         raise KvwitnessError(f"{moment!r} is no time.", "Write 2026-09-01 or 2026-09-01 00:09:40 (UTC).") from error
     return int(rows[0][0])
@@ -92,13 +93,13 @@ def _ns(con: duckdb.DuckDBPyConnection, moment: str | datetime | None, otherwise
 
 def _copy(con: duckdb.DuckDBPyConnection, window: tuple[int, int], pseudonyms: Pseudonyms | None) -> int:
     facts = con.execute("SELECT key, value FROM manifest").fetchall()
+    mask = _mask(con, pseudonyms) if pseudonyms else None
     audited = con.execute("SELECT count(*) FROM audit_run").fetchall() != [(0,)]
     chosen = _chosen(window, audited)
     con.execute("CREATE TABLE export.events AS SELECT * FROM events WHERE false")
     for batch in _batches(con, f"SELECT * FROM events WHERE {chosen} ORDER BY time_ns, source, seq"):
-        _insert(con, "export.events", batch if pseudonyms is None else pseudonyms.apply(batch))
-    rewrite = _mask(con, pseudonyms) if pseudonyms else None
-    results = _results(con, window, rewrite) if audited else {}
+        _insert(con, "export.events", batch if mask is None else mask.batch(batch))
+    results = _results(con, window, mask) if audited else {}
     con.execute("USE export")
     views.comment(con, "events", *EVENTS_ABOUT, kind="TABLE")
     for result in views.RESULTS:
@@ -153,7 +154,7 @@ def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
     con.unregister("piece")
 
 
-def _results(con: duckdb.DuckDBPyConnection, window: tuple[int, int], rewrite: Rewrite | None) -> dict[str, pa.Table]:
+def _results(con: duckdb.DuckDBPyConnection, window: tuple[int, int], mask: Mask | None) -> dict[str, pa.Table]:
     """The results of the newest audit that concern the window."""
     results = {}
     for result in views.RESULTS:
@@ -163,21 +164,21 @@ def _results(con: duckdb.DuckDBPyConnection, window: tuple[int, int], rewrite: R
         elif result.name in ("request_verdicts", "request_index"):
             where = " WHERE request IN (SELECT request FROM export.events)"
         table = con.sql(f"SELECT * FROM {result.name}{where}").to_arrow_table()
-        results[result.name] = table if rewrite is None else rewrite(table)
+        results[result.name] = table if mask is None else _masked(table, mask)
     return results
 
 
-def _mask(con: duckdb.DuckDBPyConnection, pseudonyms: Pseudonyms) -> Rewrite:
-    """Puts pseudonyms into results: into columns of tenants, and into sentences that name one."""
+def _mask(con: duckdb.DuckDBPyConnection, pseudonyms: Pseudonyms) -> Mask:
+    """Knows every tenant of the store, whatever the window."""
     found = con.execute("SELECT DISTINCT tenant FROM events WHERE tenant IS NOT NULL").fetchall()
-    mask = Mask(pseudonyms, [name for (name,) in found])
+    return Mask(pseudonyms, [name for (name,) in found])
 
-    def rewrite(table: pa.Table) -> pa.Table:
-        frame = pl.from_arrow(table)
-        assert isinstance(frame, pl.DataFrame)
-        return mask.table(frame).to_arrow()
 
-    return rewrite
+def _masked(table: pa.Table, mask: Mask) -> pa.Table:
+    """Results with pseudonyms in columns of tenants, and in sentences that name one."""
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return mask.table(frame).to_arrow()
 
 
 def _describe(

@@ -27,15 +27,19 @@ collectors go on writing:
 | Python | `kvwitness.audit.query("over_limit_successes", store="DIR", since="2026-09-01")`, a Polars frame |
 
 Everything that came in is seen at the next query. What is judged is as of the newest audit: `audit_run` says when that
-was, `coverage` how many events came in since. Before the first audit, views of results **fail** when they are read; an
-empty answer would look like "nothing found". Views of alerts (`alerts`, and those that begin with `alert_`) are as of
-the newest check, which their column `checked_ts` names. Before the first check they fail as well, and so they do where
-one was killed while it changed something. Each of them shows one moment; two in one query may be a moment apart. Times
-are UTC. Windows hold `since` and not `until`.
+was, `coverage` how many events came in since, and the command line says so beside such an answer. Before the first
+audit, views of results **fail** when they are read; an empty answer would look like "nothing found". Views of alerts
+(`alerts`, and those that begin with `alert_`) are as of the newest check, which their column `checked_ts` names. Before
+the first check they fail as well, and so they do where one was killed while it changed something. Each of them shows
+one moment; two in one query may be a moment apart. Times are UTC. Windows hold `since` and not `until`.
+`kvwitness sql`, its shell, Python and the dashboard say what is wrong with a parameter, also where the answer would be
+empty: a name that no event has, a window that can hold nothing. To a bare DuckDB these are answers without rows, or
+with counts of 0.
 
 `kvwitness sql --export DIR` writes a window as one DuckDB file that stands alone, with the same views and queries:
 `-p since=... -p until=...`, and `--pseudonymise` for tenants under pseudonyms of a key that nobody keeps
-(`--pseudonym-key FILE`: of this key). Request ids, pools and hashed salts stay as they are.
+(`--pseudonym-key FILE`: of this key), also in texts that name one; `extra` and `ns`, where a source may have put
+anything, are left out then. Request ids, pools, models, adapters and hashed salts stay as they are.
 
 ## What it costs
 

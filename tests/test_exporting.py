@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,34 @@ def test_no_name_of_a_tenant_is_in_a_pseudonymised_export(store: Store, tmp_path
     assert told == sorted((key.of(name),) for name in TENANTS)
     assert ask(path, "SELECT value FROM manifest WHERE key = 'tenants'") == [("pseudonyms of the export",)]
     assert "t-" not in " ".join(str(why) for (why,) in ask(path, "SELECT why FROM findings WHERE why LIKE '%t-ash%'"))
+
+
+def test_nor_is_it_where_a_source_put_it_into_a_text_or_a_field_of_its_own(tmp_path: Path) -> None:
+    lines = []
+    for line in (CASE.parent / "k01-oversize-stub-handoff.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "request.rejected":
+            event["reason"] = "the limit of t-ash (Zürich) was met"
+        if event.get("tenant") == "t-birch":
+            event |= {"customer": "t-birch", "holder": "t-birch"}
+        lines.append(json.dumps(event))
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    assert run(["import", str(tmp_path / "trace.jsonl"), "--store", str(tmp_path / "s"), "--quiet"]) == 0
+    store, key = Store.open(tmp_path / "s"), Pseudonyms(b"k" * 32)
+    audit_store(store)
+    path, events = export(store, tmp_path, pseudonyms=key)
+    assert [name for name in TENANTS if name.encode() in path.read_bytes()] == []
+    told = ask(path, "SELECT reason FROM events WHERE event = 'request.rejected'")
+    assert told == [(f"the limit of {key.of('t-ash')} (Zürich) was met",)]
+    plain, _ = export(store, tmp_path / "plain")
+    types = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'events'"
+    assert (events, ask(path, types)) == (43, ask(plain, types))
+    assert ask(plain, "SELECT DISTINCT extra->>'customer' FROM events WHERE extra IS NOT NULL") == [("t-birch",)]
+
+
+@pytest.mark.parametrize("until", ["infinity", "9999-12-31"])
+def test_a_window_without_an_end(store: Store, tmp_path: Path, until: str) -> None:
+    assert export(store, tmp_path, since="-infinity", until=until)[1] == 1970
 
 
 def test_random_pseudonyms_cannot_be_linked(store: Store, tmp_path: Path) -> None:

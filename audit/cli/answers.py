@@ -12,13 +12,11 @@ from kvwitness.audit.api import judge_file
 from kvwitness.audit.cli.output import say
 from kvwitness.audit.cli.progress import stages
 from kvwitness.audit.cli.remarks import remarks
-from kvwitness.audit.cli.stores import open_store
+from kvwitness.audit.cli.stores import age, open_store
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.inforce import Parameters
 from kvwitness.audit.pipeline import Judgement
-from kvwitness.audit.store import Store
 from kvwitness.audit.telling.answer import Answer
-from kvwitness.audit.wording import moment
 
 STDIN = "-"
 
@@ -66,18 +64,6 @@ def find_answer(store: Path, trace: str | None, *, quiet: bool, required: bool =
     answer = Answer.of_store(opened, required=required)
     if not answer.judged:
         say(f"{opened.path} was not audited yet; `kvwitness audit` judges it.", quiet=quiet)
-    else:
-        _tell_age(opened, answer, quiet)
+    elif answer.run is not None and (told := age(opened, answer.run["started_ns"], answer.run["events"])):
+        say(told, quiet=quiet)
     return answer
-
-
-def _tell_age(store: Store, answer: Answer, quiet: bool) -> None:
-    """Say when events came or went since the audit whose answer is shown."""
-    assert answer.run is not None
-    now, then = sum(segment.rows for segment in store.segments()), answer.run["events"]
-    if now != then:
-        say(
-            f"The newest audit, of {moment(answer.run['started_ns'])}, saw {then:,} events; the store holds "
-            f"{now:,} now. `kvwitness audit` judges them.",
-            quiet=quiet,
-        )

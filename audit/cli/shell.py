@@ -15,7 +15,7 @@ import polars as pl
 
 from kvwitness.audit.asking import ask, checked, connect, run
 from kvwitness.audit.cli.output import Format, Printer, say
-from kvwitness.audit.cli.sql import named_values, print_answer, warn
+from kvwitness.audit.cli.sql import named_values, print_answer, tell_age, warn
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.queries import find, queries
 from kvwitness.audit.store import Reader, Store
@@ -95,7 +95,7 @@ class Shell:
 
     def _answer(self, typed: str) -> None:
         if typed.startswith("."):
-            name, *words = shlex.split(typed.rstrip(";"))
+            name, *words = _words(typed)
             found = [command for command in self._commands if command.startswith(name)]
             if name not in self._commands and len(found) != 1:
                 raise KvwitnessError(f"There is no {name}.", "`.help` lists what there is.")
@@ -105,6 +105,7 @@ class Shell:
 
     def _select(self, connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[pl.DataFrame, bool]:
         checked(connection, statement)
+        tell_age(self._store, connection, statement)
         return ask(connection, statement, limit=self._limit, timeout=self._timeout)
 
     def _print(self, fetch: Callable[[duckdb.DuckDBPyConnection], tuple[pl.DataFrame, bool]]) -> None:
@@ -149,7 +150,12 @@ class Shell:
         query = find(_one(words[:1]))
         values = named_values(words[1:])
         warn(query)
-        self._print(lambda con: run(con, query, values, limit=self._limit, timeout=self._timeout))
+
+        def answer(connection: duckdb.DuckDBPyConnection) -> tuple[pl.DataFrame, bool]:
+            tell_age(self._store, connection, query.select)
+            return run(connection, query, values, limit=self._limit, timeout=self._timeout)
+
+        self._print(answer)
 
     def _set_format(self, words: list[str]) -> None:
         known = [f.value for f in Format if f is not Format.PARQUET]
@@ -184,6 +190,14 @@ def _statement() -> str:
     while typed and not typed.startswith(".") and not typed.endswith(";"):
         typed = f"{typed}\n{input(CONTINUED).rstrip()}"
     return typed
+
+
+def _words(typed: str) -> list[str]:
+    """The words of a line that begins with a dot; raises `KvwitnessError` where a quote is not closed."""
+    try:
+        return shlex.split(typed.rstrip(";"))
+    except ValueError as error:
+        raise KvwitnessError(f"This line cannot be taken apart: {error}.", "Close the quote.") from None
 
 
 def _one(words: list[str]) -> str:

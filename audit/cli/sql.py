@@ -9,14 +9,15 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated
 
+import duckdb
 import polars as pl
 import typer
 
-from kvwitness.audit.asking import ask, checked, connect, run
+from kvwitness.audit.asking import ask, checked, connect, rests_on_audit, run
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.progress import stages
-from kvwitness.audit.cli.stores import open_store, tenant_name
+from kvwitness.audit.cli.stores import age, open_store, tenant_name
 from kvwitness.audit.cli.tables import cell, record_tables
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.queries import Query, find, queries
@@ -102,8 +103,10 @@ def _answer(
     with connect(store) as connection, store.reading():
         if named is None:
             checked(connection, asked)
+            tell_age(store, connection, asked, quiet=quiet)
             return ask(connection, asked, limit=limit, timeout=timeout)
         warn(named, quiet=quiet)
+        tell_age(store, connection, named.select, quiet=quiet)
         with stages(quiet=quiet) as stage:
             return run(
                 connection,
@@ -150,8 +153,19 @@ def named_values(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not name:
             raise KvwitnessError(f"{text!r} is no parameter.", "Write NAME=VALUE, such as request_id=r1017.")
         name = name.replace("-", "_")
+        if name in values:
+            raise KvwitnessError(f"{name} is given twice.", "Ask once for each value.")
         values[name] = tenant_name(value) if name == "tenant_id" else value
     return values
+
+
+def tell_age(store: Store, connection: duckdb.DuckDBPyConnection, statement: str, *, quiet: bool = False) -> None:
+    """Say when a statement asks for what an audit found, and that audit has not seen all that is on record now."""
+    if not rests_on_audit(statement):
+        return
+    for started_ns, events in connection.execute("SELECT started_ns, events FROM audit_run").fetchall():
+        if told := age(store, started_ns, events):
+            say(told, quiet=quiet)
 
 
 def warn(query: Query, *, quiet: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvwitness.audit.store import Pseudonyms, Store
+from kvwitness.audit.wording import moment
 
 
 def open_store(path: Path) -> Store:
@@ -28,3 +29,17 @@ def tenant_name(tenant: str) -> str:
     """
     key = Pseudonyms.from_environment()
     return tenant if key is None or key.made(tenant) else key.of(tenant)
+
+
+def age(store: Store, started_ns: int, events: int) -> str | None:
+    """What a reader should know when events came or went since the newest audit; None where its answer is of today.
+
+    `started_ns` and `events` are what that audit says of itself.
+    """
+    now = sum(segment.rows for segment in store.segments())
+    if now == events:
+        return None
+    return (
+        f"The newest audit, of {moment(started_ns)}, saw {events:,} events; the store holds "
+        f"{now:,} now. `kvwitness audit` judges them."
+    )

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import polars as pl
+import pyarrow as pa
 
 from kvwitness.audit.store import Pseudonyms
 from kvwitness.audit.telling.answer import Answer
 
 TENANTS = frozenset({"tenant", "other_tenant", "other_tenants", "tenants", "reader", "readers", "publisher_tenant"})
 """Columns that hold tenants."""
-TEXTS = frozenset({"why", "missing", "title", "reason", "about", "text"})
-"""Columns whose sentences may name one."""
+TEXTS = frozenset(
+    {"why", "missing", "title", "reason", "about", "text", "holder", "other_holder", "by", "finish_reason"}
+)
+"""Columns whose sentences or words may name one."""
 _FREE = ["ns", "extra"]
 """Columns of events in which a source may have put anything."""
 
@@ -56,6 +59,18 @@ class Mask:
     def _names(self, column: pl.Series) -> pl.Series:
         known = {name: self._of(name) for name in column.drop_nulls().unique().to_list()}
         return column.replace(known) if known else column
+
+    def batch(self, events: pa.Table) -> pa.Table:
+        """Events as `events` gives them, and without the tenants that their texts name; the types stay."""
+        for number, column in enumerate(events.schema):
+            if column.name in _FREE:
+                events = events.set_column(number, column, pa.nulls(len(events), column.type))
+            elif column.name in TENANTS | TEXTS:
+                change = self.text if column.name in TEXTS else self._of
+                coded = events.column(number).combine_chunks().dictionary_encode()
+                words = pa.array([change(word) for word in coded.dictionary.to_pylist()], column.type)
+                events = events.set_column(number, column, words.take(coded.indices))
+        return events
 
     def answer(self, answer: Answer) -> Answer:
         """An answer in which no tenant stands under its name."""

@@ -15,6 +15,7 @@ import pytest
 from kvwitness.audit.queries import queries
 from tests.cli.conftest import Command
 
+CASES = Path(__file__).parents[1] / "cases"
 ENDLESS = "SELECT count(*) FROM range(1000000000000) AS t(a) WHERE a % 3 = 1"
 
 
@@ -99,10 +100,12 @@ def test_a_scan_is_said_beforehand(command: Command, recorded: Path) -> None:
         (["could_have_read"], "could_have_read needs request_id"),
         (["could_have_read", "-p", "request_id=r9"], "No event names the request 'r9'"),
         (["could_have_read", "-p", "r1017"], "Write NAME=VALUE"),
+        (["could_have_read", "-p", "request_id=r1017", "-p", "request-id=r1020"], "request_id is given twice"),
         (["SELECT 1", "-p", "a=b"], "this is none"),
         (["--show", "nothing"], "There is no query 'nothing'"),
         (["--export", "{tmp}", "-p", "tenant_id=t"], "no parameter tenant_id"),
         (["--export", "{tmp}", "-p", "since=noon"], "'noon' is no time"),
+        (["--export", "{tmp}", "-p", "since=2026-12-02", "-p", "until=2026-12-01"], "is empty"),
     ],
 )
 def test_wrong_use_says_what_to_do(
@@ -125,6 +128,19 @@ def test_no_other_file_can_be_read(command: Command, recorded: Path) -> None:
     said = command("sql", "SELECT * FROM read_text('/etc/hostname')", "--store", recorded)
     assert said.status == 2
     assert "disabled by configuration" in said.err
+
+
+def test_an_answer_of_an_audit_that_has_not_seen_all_says_so(command: Command, tmp_path: Path) -> None:
+    store = ("--store", tmp_path / "store")
+    assert command("import", CASES / "k01-oversize-stub-handoff.jsonl", *store).status == 0
+    command("audit", *store)
+    leaks = ("sql", "SELECT request FROM findings WHERE verdict = 'leak'", *store)
+    assert command("sql", "tenants_to_notify", *store).err == command(*leaks).err == ""
+    assert command("import", CASES / "h05-speculative-tail.jsonl", *store).status == 0
+    for asked in (("sql", "tenants_to_notify", *store), leaks):
+        assert "saw 43 events; the store holds 82 now" in command(*asked).err
+    for asked in (("sql", "limit_contradictions", *store), ("sql", "SELECT 1", *store), (*leaks, "--quiet")):
+        assert "newest audit" not in command(*asked).err
 
 
 def test_interruption_stops_the_query(recorded: Path) -> None:

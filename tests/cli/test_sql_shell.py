@@ -127,6 +127,7 @@ def test_questions_one_after_another(shell: Terminal, tmp_path: Path) -> None:
         ("SELECT nothing FROM events;", "nothing"),
         (".run over_limit", "There is no query 'over_limit'"),
         (".run could_have_read", "needs request_id"),
+        (".run could_have_read request_id='r9", "Close the quote"),
         (".describe nothing", "There is no view 'nothing'"),
         (".limit many", "'many' is no number"),
         (".format parquet", "There is no format"),

@@ -107,6 +107,14 @@ def test_times_are_text_or_datetimes_of_any_zone(stores: Stores) -> None:
         assert frame["request"].to_list() == ["r1020"]
 
 
+@pytest.mark.parametrize("name", ["near_limit", "over_limit_successes", "foreign_decodes", "unobserved"])
+def test_times_beyond_what_a_record_can_hold_are_no_bounds(stores: Stores, name: str) -> None:
+    whole = kvwitness.audit.query(name, store=stores(STUB))
+    assert len(whole) > 0
+    for since, until in (("-infinity", "infinity"), ("0001-01-01", "9999-12-31"), (datetime.min, datetime.max)):
+        assert kvwitness.audit.query(name, store=stores(STUB), since=since, until=until).equals(whole)
+
+
 def test_the_default_store_comes_from_the_environment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVWITNESS_STORE", str(stores(STUB).path))
     assert len(kvwitness.audit.query("over-limit-successes")) == 1
@@ -119,8 +127,13 @@ def test_the_default_store_comes_from_the_environment(stores: Stores, monkeypatc
         ("could_have_read", {}, "needs request_id"),
         ("could_have_read", {"request_id": "r9"}, "No event names the request 'r9'"),
         ("readers_of_tenant", {"tenant_id": "t-x"}, "No event names the tenant 't-x'"),
+        ("customer_exposure", {"tenant_id": "t-x"}, "No event names the tenant 't-x'"),
         ("page_touches", {"pool_name": "p", "page_id": 1}, "No event names the pool 'p'"),
         ("page_touches", {"pool_name": "p", "page_id": "one"}, "page_id = 'one' is no BIGINT"),
+        ("page_touches", {"pool_name": "p", "page_id": "1.5"}, "page_id = '1.5' is no BIGINT"),
+        ("page_touches", {"pool_name": "p", "page_id": 1.5}, "page_id = 1.5 is no BIGINT"),
+        ("near_limit", {"near_share": "nan"}, "near_share = 'nan' is no DOUBLE"),
+        ("near_limit", {"since": "2027-01-01", "until": "2026-01-01"}, "window is empty: since = 2027-01-01, until"),
         ("near_limit", {"share": 0.5}, "has no parameter share"),
         ("near_limit", {"since": "yesterday"}, "since = 'yesterday' is no TIMESTAMP"),
     ],
