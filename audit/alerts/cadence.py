@@ -78,7 +78,12 @@ def cron(expression: str, zone: str) -> Cron:
     """A cron expression of five fields; raises ValueError when it is none."""
     if len(expression.split()) != 5 or not _croniter().is_valid(expression):
         raise ValueError(f"{expression!r} is no cron expression of five fields")
-    return Cron(expression, zone)
+    found = Cron(expression, zone)
+    try:
+        found.next_after(0)
+    except ValueError:  # croniter's, who looks fifty years ahead
+        raise ValueError(f"{expression!r} is no day of any year") from None
+    return found
 
 
 def _croniter() -> Any:

@@ -160,7 +160,7 @@ def load(path: Path) -> Config:
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # with the mark that some editors put first, or without
         return tomllib.loads(text), text
     except FileNotFoundError:
         raise ConfigError(
@@ -169,6 +169,8 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
         ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{path} is no TOML: {exc}.") from exc
+    except OSError as exc:
+        raise ConfigError(f"The configuration {path} cannot be read: {exc.strerror}.") from exc
 
 
 def accepted_risks(path: Path) -> tuple[Acceptance, ...]:
@@ -208,7 +210,7 @@ def _config(root: Section, path: Path) -> Config:
         resolve_after_ns=alerts.duration("resolve_after", "24h"),
         update_every_ns=alerts.duration("update_every", "1h"),
         flap_memory_ns=alerts.duration("flap_memory", "7d"),
-        storm=int(alerts.number("storm", 20, low=1)),
+        storm=alerts.whole("storm", 20, low=1),
         name_tenants=alerts.flag("name_tenants", False),
         floors=_floors(root.section("severity")),
         rules=_rules(root, zone, path),
@@ -343,10 +345,12 @@ def _known_sinks(section: Section, key: str, sinks: Mapping[str, Sink]) -> tuple
 
 
 def _routes(root: Section, sinks: Mapping[str, Sink]) -> tuple[Route, ...]:
-    routes = []
+    routes: list[Route] = []
     for section in root.sections("route"):
         match = read_matcher(section.section("match"), [*RULES, *OPERATIONS])
         name = section.text("name")
+        if before := next((r.name for r in routes if r.match.empty and not r.goes_on), None):
+            raise section.error("name", f"is {name!r}, which is never asked: {before!r} before it takes everything")
         routes.append(Route(name, match, _known_sinks(section, "sinks", sinks), section.flag("continue", False)))
         section.done()
     if sinks and not routes:
@@ -377,6 +381,8 @@ def _silence(section: Section, zone: str) -> Silence:
         reason=section.text("reason"),
         from_ns=section.moment("from", zone) if "from" in section else 0,
     )
+    if silence.from_ns >= silence.until_ns:
+        raise section.error("until", "is not later than `from`")
     section.done()
     return silence
 

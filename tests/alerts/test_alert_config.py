@@ -11,9 +11,13 @@ from kvwitness.audit.alerts.cadence import Cron, Every, cron, duration_ns, in_wo
 from kvwitness.audit.alerts.config import accepted_risks, load
 from kvwitness.audit.alerts.policy import not_before
 from kvwitness.audit.alerts.reading import ConfigError
+from tests.alerts.test_alert_sinks import notice
 
 HEAD = 'runbook = "https://runbooks.example.org/#{rule}"\n'
 SINK = '[sinks.a]\ntype = "jsonfile"\npath = "x"\n'
+SILENCE = '[[silence]]\nid = "x"\nowner = "me"\nreason = "r"\nmatch = {engine = "e"}\n'
+HOOK = '[sinks.h]\ntype = "webhook"\nurl = "http://hook/"\n'
+MAIL = '[sinks.m]\ntype = "email"\nhost = "h"\nfrom = "a@b"\nto = "c@d"\n'
 ROUTE = '[[route]]\nname = "all"\nsinks = ["a"]\n'
 
 
@@ -80,6 +84,29 @@ def test_everything_in_the_example_that_is_commented_out_is_right_as_well(
         (HEAD + 'timezone = "Mars/Olympus"\n', "line 2: timezone is 'Mars/Olympus', which is no time zone"),
         (HEAD + '[heartbeat]\nevery = "1m"\n', "heartbeat.sinks is missing; a heartbeat needs"),
         (HEAD + SINK + ROUTE + '[heartbeat]\nsinks = ["a"]\n', "names a, a kind of sink that has no heartbeat"),
+        ('runbok = "https://r.example/"\n', "runbook is missing; it has to be a text, {env"),
+        ('runbok = "https://r.example/"\n', "There is runbok."),
+        (HEAD + SINK + ROUTE.replace('["a"]', "[]"), "line 7: route.sinks is empty"),
+        (HEAD + SINK + ROUTE + ROUTE.replace("all", "b"), "line 9: route.name is 'b', which is never asked: 'all'"),
+        (
+            HEAD + SINK + ROUTE.replace("name", 'match = {engine = "e"}\nname') + ROUTE + 'match = {verdct = "leak"}\n',
+            "line 12: route.match.verdct is not known here.\nDid you mean verdict?",
+        ),
+        (HEAD + SINK.replace("path", "paht"), "line 2: sinks.a.path is missing; it has to be a text.\nThere is paht."),
+        (HEAD + "[alerts]\nstorm = inf\n", "alerts.storm is inf; it has to be 1 or more"),
+        (HEAD + "[alerts]\nstorm = 2.5\n", "alerts.storm is 2.5; it has to be a whole number"),
+        (HEAD + "[alerts]\ngroup_by = []\n", "alerts.group_by is empty"),
+        (HEAD + '[alerts]\nresolve_after = "999999d"\n', "has to be a hundred years at most"),
+        (HEAD + '[schedule]\ncron = "0 0 30 2 *"\n', "'0 0 30 2 *' is no day of any year"),
+        (HEAD + f"{SILENCE}from = 2027-01-02\nuntil = 2027-01-01\n", "silence.until is not later than `from`"),
+        (HEAD + f"{SILENCE}until = 9999-12-31\n", "line 7: silence.until is 9999-12-31; it has to lie in the years"),
+        (HEAD + '[[quiet_hours]]\nfrom = "22:00+02:00"\nto = "07:00"\n', "has to be a time without offset"),
+        (HEAD + HOOK + 'ca_file = "none.pem"\n', "line 5: sinks.h.ca_file names none.pem, which cannot be read"),
+        (HEAD + HOOK + 'ca_file = "alerts.toml"\n', "ca_file names alerts.toml, which holds no certificates"),
+        (HEAD + HOOK.replace("//hook", "//hook:99999"), "line 4: sinks.h.url has to be an address"),
+        (HEAD + HOOK + 'headers = {Authorization = "a\\nb"}\n', "line 5: sinks.h.headers.Authorization has to be"),
+        (HEAD + MAIL + 'ca_file = "none.pem"\n', "sinks.m.ca_file names none.pem, which cannot be read"),
+        (HEAD + MAIL + "port = 25.5\n", "sinks.m.port is 25.5; it has to be a whole number"),
         (HEAD + 'rule_files = ["none.yaml"]\n', "none.yaml, which cannot be read"),
         ("runbook = ", "alerts.toml is no TOML"),
     ],
@@ -92,6 +119,26 @@ def test_a_secret_never_stands_in_an_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HOOK", "ftp://user:hush@example.org")
     text = HEAD + '[sinks.a]\ntype = "slack"\nurl = {env = "HOOK"}\n'
     assert "hush" not in told(tmp_path, text)
+    monkeypatch.setenv("TOKEN", "Bearer hush\nhush")
+    assert "hush" not in told(tmp_path, HEAD + HOOK + 'headers = {Authorization = {env = "TOKEN"}}\n')
+
+
+def test_what_editors_and_secret_stores_add_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark at the beginning, a line end behind a key; a file that is a folder is told."""
+    monkeypatch.setenv("HOOK", "https://hook.example.org/\n")
+    text = HEAD + '[sinks.a]\ntype = "slack"\nurl = {env = "HOOK"}\n' + ROUTE
+    (tmp_path / "a.toml").write_text("\ufeff" + text)
+    assert list(load(tmp_path / "a.toml").sinks) == ["a"]
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def test_relative_paths_begin_where_the_configuration_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "a.toml").write_text(HEAD + SINK + ROUTE)
+    monkeypatch.chdir(tmp_path)
+    load(Path("etc/a.toml")).sinks["a"].deliver(notice())
+    assert (tmp_path / "etc" / "x").exists()
 
 
 def test_settings_in_yaml_and_over_them_those_of_the_file(tmp_path: Path) -> None:

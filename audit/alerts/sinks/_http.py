@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from kvwitness import __version__
 from kvwitness.audit.alerts.reading import Section
+from kvwitness.audit.alerts.sinks._tls import context
 from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
 from kvwitness.audit.errors import KvwitnessError
 
@@ -20,7 +22,9 @@ put right, and the message waits for it."""
 class Poster:
     """Posts bodies to one address."""
 
-    def __init__(self, url: str, *, ca_file: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, *, context: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         try:
             import urllib3
         except ImportError as exc:
@@ -32,8 +36,8 @@ class Poster:
         # No redirect is followed: a message goes to the address that was configured, or nowhere.
         settings: dict[str, Any] = {"retries": False, "timeout": limits}
         proxy = _proxy(url)
-        if ca_file is not None:
-            settings["ca_certs"] = ca_file
+        if context is not None and url.startswith("https:"):
+            settings["ssl_context"] = context
         self._pool = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
 
     @classmethod
@@ -43,8 +47,8 @@ class Poster:
         headers = section.section("headers")
         return cls(
             url,
-            ca_file=section.text("ca_file", None),
-            headers={name: headers.secret(name) for name in headers.names()},
+            context=context(section),
+            headers={name: _header(headers, name) for name in headers.names()},
         )
 
     def post(self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = "") -> bytes:
@@ -64,6 +68,14 @@ class Poster:
         if answer.status in _FOR_GOOD:
             raise Refused(why)
         raise Unreachable(why, _seconds(answer.headers.get("Retry-After")))
+
+
+def _header(section: Section, name: str) -> str:
+    """A value that HTTP can carry. What is wrong with it is said here, where the value, perhaps a secret, is not."""
+    value: str = section.secret(name)
+    if not (value.isascii() and value.isprintable()):
+        raise section.error(name, "has to be printable ASCII on one line")
+    return value
 
 
 def _proxy(url: str) -> str | None:

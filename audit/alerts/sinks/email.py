@@ -12,6 +12,7 @@ from email.utils import formatdate
 from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.alerts.model import Notice
 from kvwitness.audit.alerts.reading import Section
+from kvwitness.audit.alerts.sinks._tls import context
 from kvwitness.audit.alerts.sinks._wording import headline, lines
 from kvwitness.audit.alerts.sinks.model import Refused, SinkKind, Unreachable
 
@@ -90,12 +91,12 @@ def make(section: Section) -> Email:
         raise section.error("user", "would send a password without encryption")
     return Email(
         host=section.text("host"),
-        port=int(section.number("port", 465 if encryption == "tls" else 587, low=1, high=65535)),
+        port=section.whole("port", 465 if encryption == "tls" else 587, low=1, high=65535),
         encryption=encryption,
         sender=section.text("from"),
         to=section.texts("to"),
         login=None if user is None else (user, section.secret("password")),
-        context=ssl.create_default_context(cafile=section.text("ca_file", None)),
+        context=context(section),
     )
 
 

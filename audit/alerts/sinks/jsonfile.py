@@ -26,7 +26,7 @@ class JsonFile:
 
 def make(section: Section) -> JsonFile:
     """Keys: `path`."""
-    return JsonFile(Path(section.text("path")))
+    return JsonFile(section.path("path"))
 
 
 SINK = SinkKind("jsonfile", "a file of JSON Lines", make)

@@ -103,7 +103,7 @@ class OcsfFile:
 def make(section: Section) -> OcsfHttp | OcsfFile:
     """Keys: `url` (with `headers`, `ca_file`) or `path`."""
     if "path" in section:
-        return OcsfFile(Path(section.text("path")))
+        return OcsfFile(section.path("path"))
     return OcsfHttp(Poster.of(section))
 
 
