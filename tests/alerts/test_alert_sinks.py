@@ -8,6 +8,7 @@ import hmac
 import re
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -282,18 +283,25 @@ def test_mail_goes_out_encrypted_in_one_thread_per_episode(authority: tuple[Path
 
 
 @contextmanager
-def syslog_server(context: ssl.SSLContext) -> Iterator[tuple[list[bytes], int, threading.Thread]]:
+def syslog_server(
+    context: ssl.SSLContext, farewell: str = "tls"
+) -> Iterator[tuple[list[bytes], int, threading.Thread]]:
+    """Takes one message. `farewell`: `tls`, `tcp` (it ends without one in TLS), `reset` (nothing is read)."""
     got: list[bytes] = []
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         plain, _ = listening.accept()
         with context.wrap_socket(plain, server_side=True) as secure:
+            if farewell == "reset":
+                secure.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return
             data = b""
             while piece := secure.recv(65536):
                 data += piece
             got.append(data)
-            secure.unwrap()
+            if farewell == "tls":
+                secure.unwrap()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -318,3 +326,14 @@ def test_syslog_over_tls_is_a_counted_frame_of_rfc_5424(authority: tuple[Path, t
     assert match is not None
     assert (match[1], match[2]) == (b"106", b"2026-09-21T14:13:22.000Z")
     assert b'incidents="155"' in match[5]
+
+
+def test_a_receiver_of_syslog_that_ends_without_a_farewell_has_the_message(authority: tuple[Path, trustme.CA]) -> None:
+    path, ca = authority
+    with syslog_server(server_side(ca), "tcp") as (got, port, thread):
+        made("syslog", host="localhost", port=port, ca_file=str(path)).deliver(notice())
+        thread.join(10)
+    assert len(got) == 1
+    with syslog_server(server_side(ca), "reset") as (got, port, _), pytest.raises(Unreachable):
+        made("syslog", host="localhost", port=port, ca_file=str(path)).deliver(notice())
+    assert got == []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from contextlib import suppress
 
 from kvwitness.audit.alerts.model import Notice
 from kvwitness.audit.alerts.reading import Section
+from kvwitness.audit.alerts.sinks._tls import context
 from kvwitness.audit.alerts.sinks._wording import headline, iso
 from kvwitness.audit.alerts.sinks.model import SinkKind, Unreachable
 
@@ -66,7 +68,10 @@ class Syslog:
                     return
                 with self._context.wrap_socket(plain, server_hostname=self._host) as secure:
                     secure.sendall(frame)
-                    secure.unwrap()
+                    # Many receivers (rsyslog with GnuTLS is one) end the connection without a farewell in TLS. One that
+                    # ends in order has taken what was sent; where some of it was not read, a reset comes instead.
+                    with suppress(ssl.SSLEOFError):
+                        secure.unwrap()
         except (OSError, ssl.SSLError) as exc:
             raise Unreachable(f"{self._host}:{self._port}: {type(exc).__name__}") from exc
 
@@ -74,18 +79,15 @@ class Syslog:
 def make(section: Section) -> Syslog:
     """Keys: `host`, `port`, `encryption` (`tls` or `none`), `ca_file`, `cert_file` and `key_file` (to be known by)."""
     encryption = section.choice("encryption", ("tls", "none"), "tls")
-    ca_file, cert_file = section.text("ca_file", None), section.text("cert_file", None)
-    key_file = section.text("key_file", None)
-    context = None
-    if encryption == "tls":
+    trusting = context(section)
+    cert_file, key_file = section.readable("cert_file"), section.readable("key_file")
+    if cert_file is not None:
         try:
-            context = ssl.create_default_context(cafile=ca_file)
-            if cert_file is not None:
-                context.load_cert_chain(cert_file, key_file)
-        except (OSError, ssl.SSLError) as exc:
-            raise section.error("cert_file" if cert_file else "ca_file", f"cannot be used: {exc}") from exc
-    port = int(section.number("port", 6514 if encryption == "tls" else 601, low=1, high=65535))
-    return Syslog(section.text("host"), port, context)
+            trusting.load_cert_chain(cert_file, key_file)
+        except ssl.SSLError as exc:
+            raise section.error("cert_file", f"cannot be used with its key: {exc}") from exc
+    port = section.whole("port", 6514 if encryption == "tls" else 601, low=1, high=65535)
+    return Syslog(section.text("host"), port, trusting if encryption == "tls" else None)
 
 
 SINK = SinkKind("syslog", "syslog, RFC 5424 over TLS", make)
