@@ -39,8 +39,9 @@ class Every:
     period_ns: int
 
     def due(self, last_ns: int | None, now_ns: int) -> bool:
-        """Whether it is time, when the last time was at `last_ns` (None: never)."""
-        return last_ns is None or now_ns >= last_ns + self.period_ns
+        """Whether it is time, when the last time was at `last_ns` (None: never; ahead of now: by a clock that was wrong
+        then or is now)."""
+        return last_ns is None or not last_ns <= now_ns < last_ns + self.period_ns
 
     def next_after(self, last_ns: int) -> int:
         """When it is time again."""
@@ -58,8 +59,9 @@ class Cron:
     zone: str = "UTC"
 
     def due(self, last_ns: int | None, now_ns: int) -> bool:
-        """Whether a time of the expression lies after `last_ns` and not after now (None: never ran)."""
-        return last_ns is None or self.next_after(last_ns) <= now_ns
+        """Whether a time of the expression lies after `last_ns` and not after now (None: never ran; ahead of now: by a
+        clock that was wrong then or is now)."""
+        return last_ns is None or last_ns > now_ns or self.next_after(last_ns) <= now_ns
 
     def next_after(self, last_ns: int) -> int:
         """The first time of the expression after `last_ns`."""

@@ -36,6 +36,8 @@ class Report:
     outcome: Outcome = field(default_factory=Outcome)
     delivered: Delivered = field(default_factory=Delivered)
     firing: int = 0
+    back_ns: int = 0
+    """How far the clock was set back since the check before."""
     behind: str | None = None
     """Why SQL could not be brought up to date."""
 
@@ -49,6 +51,8 @@ def check(
     alert, and rules stay due.
     """
     report = Report()
+    with ledger.transaction():
+        report.back_ns = ledger.set_back(clock.now_ns())
     done = ledger.rules_done()
     enabled = [rule for rule in RULES if config.rule(rule).enabled]
     due = [r for r in enabled if every_rule or config.cadence_of(r).due(done.get(r), clock.now_ns())]

@@ -11,12 +11,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.alerts.ledger_tables import Agreements, Episodes, Outbox
 from kvwitness.audit.alerts.model import UNKNOWN, Notice
 from kvwitness.audit.alerts.published import Standing, Tables
 from kvwitness.audit.alerts.rows import Member
 
+LONGEST_PAUSE_NS = 3600 * SECOND_NS
+"""For so long at most a sink is left alone, whatever it asks for."""
 _SHOWN = 1000
+_TAKEN = {
+    "alerts": ("opened_ns", "active_ns", "said_ns", "ended_ns"),
+    "outbox": ("queued_ns", "done_ns"),
+    "sinks": ("failing_since_ns", "ok_ns", "reminded_ns"),
+    "heartbeats": ("ok_ns", "failing_since_ns"),
+}
+"""Table -> columns that hold times at which something was done."""
 
 
 class Ledger(Episodes, Outbox, Agreements):
@@ -78,6 +88,31 @@ class Ledger(Episodes, Outbox, Agreements):
         if self._db.execute("DELETE FROM alerts WHERE state = 'resolved' AND ended_ns < ?", (before_ns,)).rowcount:
             self._touched |= {"alerts"}
         self._db.execute("DELETE FROM silences WHERE until_ns < ?", (before_ns,))
+
+    def set_back(self, now_ns: int) -> int:
+        """Times that were taken from a clock that ran ahead become `now_ns`; returns how far the clock went back, in
+        nanoseconds (0: it did not).
+
+        Without that, whoever waits until some time after them would wait until the clock is there once more: for an
+        update, a resolution, the end of quiet hours, the next try of a sink. Rules see it by themselves (`Cadence`).
+        """
+        ahead = [max(self.rules_done().values(), default=0)]
+        # A sink may have asked to be left alone until later, for an hour at most.
+        self._db.execute("UPDATE sinks SET retry_ns = ?1 WHERE retry_ns > ?2", (now_ns, now_ns + LONGEST_PAUSE_NS))
+        self._db.execute(
+            "UPDATE outbox SET not_before_ns = ?1 WHERE state = 'waiting' AND queued_ns > ?1 AND not_before_ns > ?1",
+            (now_ns,),
+        )
+        for table, columns in _TAKEN.items():
+            for column in columns:
+                found = self._db.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] or 0
+                if found > now_ns:
+                    ahead.append(found)
+                    self._db.execute(f"UPDATE {table} SET {column} = ?1 WHERE {column} > ?1", (now_ns,))
+        back = max(0, max(ahead) - now_ns)
+        if back:
+            self._touched |= {"alerts", "alert_deliveries", "alert_sinks", "alert_heartbeats"}
+        return back
 
     def forget(self, tenant: str) -> None:
         """Forget a tenant that was removed from the store: alerts and silences that bear its name go, and no message

@@ -42,7 +42,8 @@ def wake_ns(config: Config, ledger: Ledger, now_ns: int, *, failed: bool = False
     if failed:
         wishes = [now_ns + RETRY_NS]
     else:
-        wishes = [config.cadence_of(r).next_after(done[r]) if r in done else now_ns for r in enabled]
+        cadences = {r: config.cadence_of(r) for r in enabled}
+        wishes = [now_ns if c.due(done.get(r), now_ns) else c.next_after(done[r]) for r, c in cadences.items()]
     if (waiting := ledger.next_wish_ns()) is not None:
         wishes.append(waiting)
     if config.heartbeat is not None:

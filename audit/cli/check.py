@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from kvwitness.audit.alerts.cadence import in_words
 from kvwitness.audit.alerts.check import Report
 from kvwitness.audit.alerts.check import check as run_check
-from kvwitness.audit.alerts.clock import SystemClock
+from kvwitness.audit.alerts.clock import SECOND_NS, SystemClock
 from kvwitness.audit.alerts.config import Config, load
 from kvwitness.audit.alerts.endpoint import endpoint
 from kvwitness.audit.alerts.lease import Busy, lease
@@ -30,6 +31,8 @@ app = typer.Typer(add_completion=False)
 watching = typer.Typer(add_completion=False)
 
 _FIRING, _FAILED = 1, 2
+_TOLD_NS = 60 * SECOND_NS
+"""From here on it is worth telling that the clock went back; clocks are put right by less all the time."""
 
 ConfigOption = Annotated[
     Path,
@@ -103,6 +106,8 @@ def _tell(report: Report, config: Config, *, quiet: bool) -> None:
     outcome, delivered = report.outcome, report.delivered
     if report.failed is not None:
         say(f"the store could not be judged: {report.failed}")
+    if report.back_ns >= _TOLD_NS:
+        say(f"the clock went back by {in_words(report.back_ns)}; what was done later counts as done now")
     if report.behind is not None:
         say(f"the views of alerts in SQL fail until the next change: {report.behind}")
     changes = [(outcome.opened, "opened"), (outcome.updated, "updated"), (outcome.resolved, "resolved")]

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from kvwitness.audit.alerts.cadence import Every, duration_ns
+from kvwitness.audit.alerts.cadence import Cadence, Cron, Every, duration_ns
 from kvwitness.audit.alerts.check import Report, check
 from kvwitness.audit.alerts.config import Config, Heartbeat, Route, RuleSetting
 from kvwitness.audit.alerts.lease import Busy, lease
 from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.matching import Matcher
 from kvwitness.audit.alerts.status import status
-from kvwitness.audit.alerts.watch import watch
+from kvwitness.audit.alerts.watch import wake_ns, watch
 from kvwitness.audit.cli.app import run
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.rules import RULES
 from kvwitness.audit.store import Store
 from tests.alerts.alertmanager import until
 from tests.alerts.support import RUNBOOK, T0_NS, ManualClock, Memory, over_limit, put
@@ -64,6 +65,36 @@ def test_from_events_to_one_page_updates_and_an_end(post: Post) -> None:
     ]  # fmt: skip
     assert said[0].title == "5 requests with wrong or undefined content: e"
     assert said[0].rules[0] == "over-limit-success"
+
+
+def test_a_clock_that_was_ahead_and_is_put_right_leaves_nobody_blind(tmp_path: Path) -> None:
+    """One check with a clock that is a year ahead: it must not be the last one for a year."""
+    beats = tmp_path / "alive"
+    post = Post(tmp_path, heartbeat=Heartbeat(duration_ns("1m"), file=beats))
+    put(post.store, over_limit(0, 2))
+    post.check()
+    post.sink.fails = RuntimeError("away")
+    put(post.store, over_limit(2, 2))
+    post.check("365d")
+    post.sink.fails, post.clock = None, ManualClock(post.clock.now_ns() - duration_ns("364d"))
+    put(post.store, over_limit(4, 2))
+    report = post.check()
+    assert (report.due, report.audited, report.back_ns) == (len(RULES), True, duration_ns("364d") - duration_ns("5m"))
+    assert wake_ns(post.config, post.ledger, post.clock.now_ns()) <= post.clock.now_ns() + duration_ns("5m")
+    assert post.check("61m").delivered.waiting == 0
+    told = [(n.status, n.incidents) for n in post.sink.notices if n.verdict == "integrity"]
+    assert told == [("firing", 2), ("updated", 4), ("updated", 6)]
+    now = post.clock.now_ns()
+    assert max(post.ledger.rules_done().values()) <= now
+    assert all(row["not_before_ns"] <= now and row["queued_ns"] <= now for row in post.ledger.deliveries())
+    with post.ledger.transaction():
+        assert post.ledger.set_back(now) == 0
+
+
+@pytest.mark.parametrize("cadence", [Every(duration_ns("1h")), Cron("0 6 * * *")])
+def test_a_rule_that_was_looked_at_later_than_now_is_due(cadence: Cadence) -> None:
+    assert cadence.due(T0_NS + 1, T0_NS)
+    assert not cadence.due(T0_NS, T0_NS)
 
 
 def test_nothing_is_judged_twice(post: Post) -> None:
