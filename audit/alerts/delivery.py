@@ -15,6 +15,7 @@ from kvwitness.audit.alerts.clock import SECOND_NS, Clock
 from kvwitness.audit.alerts.config import BEAT_FILE, Config, Heartbeat
 from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.model import Notice
+from kvwitness.audit.alerts.patience import patience
 from kvwitness.audit.alerts.rows import HeartbeatRow, Queued, SinkRow
 from kvwitness.audit.alerts.sinks.model import Beating, Refused, Sink, Standing, Unreachable
 
@@ -63,7 +64,7 @@ def _sent(
     with ledger.transaction():
         ledger.attempt(queued)
     try:
-        sink.deliver(replace(queued.notice, repeated=queued.attempts > 0))
+        patience.call(sink, partial(sink.deliver, replace(queued.notice, repeated=queued.attempts > 0)))
     except Refused as exc:
         with ledger.transaction():
             ledger.settle(queued, "refused", clock.now_ns(), str(exc))
@@ -107,7 +108,7 @@ def remind(ledger: Ledger, config: Config, clock: Clock) -> None:
         if ledger.first_waiting(name, now) is not None:
             continue  # first what is new, in its order
         mine = [notice for alert, notice in firing if name in alert.sinks]
-        if mine and _tried(partial(sink.remind, mine, now)):
+        if mine and _tried(partial(patience.call, sink, partial(sink.remind, mine, now))):
             with ledger.transaction():
                 ledger.set_sink(replace(ledger.sink(name), reminded_ns=clock.now_ns()))
 
@@ -147,7 +148,7 @@ def _beaten(config: Config, heartbeat: Heartbeat, target: str, now_ns: int) -> N
         return
     sink = config.sinks[target]
     assert isinstance(sink, Beating)  # configuration sees to it
-    sink.beat(now_ns, heartbeat.every_ns)
+    patience.call(sink, partial(sink.beat, now_ns, heartbeat.every_ns))
 
 
 def _told(exc: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.matching import Conditions
 from kvwitness.audit.alerts.metrics import exposition
 from kvwitness.audit.alerts.model import TEST, Notice
+from kvwitness.audit.alerts.patience import patience
 from kvwitness.audit.alerts.sinks import sink_kinds
 from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
 from kvwitness.audit.alerts.status import status
@@ -157,7 +159,8 @@ def send_test(
     now, failed = SystemClock().now_ns(), 0
     for name in chosen.sinks:
         try:
-            settings.sinks[name].deliver(_test(route, now, settings.runbook))
+            sink = settings.sinks[name]
+            patience.call(sink, partial(sink.deliver, _test(route, now, settings.runbook)))
         except (Unreachable, Refused) as exc:
             failed += 1
             say(f"{name}: {exc}")

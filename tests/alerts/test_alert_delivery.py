@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from kvwitness.audit.alerts import delivery
 from kvwitness.audit.alerts.cadence import duration_ns
 from kvwitness.audit.alerts.config import Heartbeat, Route
 from kvwitness.audit.alerts.delivery import beat, remind
 from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.matching import Matcher
 from kvwitness.audit.alerts.model import Notice
+from kvwitness.audit.alerts.patience import Patience
 from kvwitness.audit.alerts.signals import of_the_watching
 from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
 from kvwitness.audit.errors import KvwitnessError
 from tests.alerts.support import Desk, Memory, leak
+from tests.alerts.test_alert_sinks import made, notice
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk.at(tmp_path, update_every_ns=duration_ns("1m"))
-    yield made
-    made.ledger.close()
+    opened = Desk.at(tmp_path, update_every_ns=duration_ns("1m"))
+    yield opened
+    opened.ledger.close()
 
 
 def test_after_an_hour_without_the_sink_everything_arrives_in_order_and_once(desk: Desk) -> None:
@@ -201,3 +207,63 @@ def test_what_cannot_be_kept_is_not_sent(desk: Desk) -> None:
     desk.ledger._db.execute("PRAGMA max_page_count = 100000")
     desk.finds(*(leak(n) for n in range(500)))
     assert desk.sink.said == [("firing", "critical", 500)]
+
+
+@contextmanager
+def raw_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Takes requests, and answers each by hand."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def one(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65_536)
+            answer(connection)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=one, args=(listening.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        listening.close()
+
+
+def test_a_receiver_whose_answer_has_no_end_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket never waits for long, so that no time-out of a socket ends it."""
+    monkeypatch.setattr(delivery, "patience", Patience(1.0))
+    over, posts = threading.Event(), []
+
+    def drip(connection: socket.socket) -> None:
+        posts.append(connection.getpeername())
+        for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 10_000:
+            connection.sendall(bytes([byte]))
+            if over.wait(0.05):
+                return
+
+    with raw_server(drip) as url:
+        slow, other = made("webhook", url=url), Memory()
+        desk = Desk.at(tmp_path, sinks={"a": slow, "desk": other})
+        desk.finds(leak(1))
+        assert [n.status for n in other.notices] == ["firing"]
+        assert desk.ledger.sink("a").error == "no answer was complete within 1 s"
+        desk.clock.turn("10m")
+        assert desk.deliver().waiting == 1
+        assert "it has been answering" in (desk.ledger.sink("a").error or "")
+        assert len(posts) == 1  # no second call beside one that is not over
+        over.set()
+
+
+def test_of_an_answer_without_end_no_more_than_the_beginning_is_read() -> None:
+    def pour(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(1024):
+            connection.sendall(b"x" * 65_536)
+        poured.set()
+
+    poured = threading.Event()
+    with raw_server(pour) as url:
+        made("webhook", url=url).deliver(notice())
+    assert not poured.is_set()

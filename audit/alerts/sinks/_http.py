@@ -14,6 +14,8 @@ from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
 from kvwitness.audit.errors import KvwitnessError
 
 _WAIT_S = 10.0
+_MOST_BYTES = 65_536
+"""So much of an answer is read: the other side may send without end."""
 _FOR_GOOD = frozenset({400, 413, 422})
 """Refusals of this message. Any other says that the address, a key or the server is not as it should be: that can be
 put right, and the message waits for it."""
@@ -56,14 +58,18 @@ class Poster:
         secret, beyond its host."""
         host = urlsplit(self.url).hostname
         sent = {**self._headers, "Content-Type": "application/json", **(headers or {})}
+        address = self.url.rstrip("/") + path if path else self.url
         try:
-            answer = self._pool.request(
-                "POST", self.url.rstrip("/") + path if path else self.url, body=body, headers=sent
-            )
+            answer = self._pool.request("POST", address, body=body, headers=sent, preload_content=False)
+            try:
+                told = answer.read(_MOST_BYTES, decode_content=False)
+            finally:
+                answer.close()
+                answer.release_conn()
         except self._errors as exc:
             raise Unreachable(f"{host} could not be reached: {type(exc).__name__}") from exc
         if answer.status < 300:
-            return answer.data
+            return told
         why = f"{host} answered {answer.status}"
         if answer.status in _FOR_GOOD:
             raise Refused(why)
