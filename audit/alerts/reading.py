@@ -21,9 +21,10 @@ from kvwitness.audit.alerts.clock import SECOND_NS
 from kvwitness.audit.errors import KvwitnessError
 
 _NOTHING: Any = object()
-_LAST_YEAR = 2261
+LAST_YEAR = 2261
 """The last whole year that nanoseconds since the Unix epoch can tell."""
-_LONGEST_NS = duration_ns("36500d")
+LONGEST_NS = duration_ns("36500d")
+"""The longest duration that can be meant, a hundred years."""
 
 
 class ConfigError(KvwitnessError):
@@ -151,7 +152,7 @@ class Section:
             length = duration_ns(value)
         except ValueError:
             raise self.error(key, f"is {value!r}; it has to be a duration such as 30s, 15m, 1h30m or 7d") from None
-        if length > _LONGEST_NS:
+        if length > LONGEST_NS:
             raise self.error(key, f"is {value!r}; it has to be a hundred years at most")
         return length
 
@@ -207,8 +208,8 @@ class Section:
         """A date or a time, in nanoseconds since the Unix epoch; a date means its end, a time without offset is one of
         the zone."""
         value = self._take(key, date, "a date or a time, such as 2027-03-31 or 2027-03-31T18:00:00Z", _NOTHING)
-        if not 1971 <= value.year <= _LAST_YEAR:
-            raise self.error(key, f"is {value}; it has to lie in the years from 1971 to {_LAST_YEAR}")
+        if not 1971 <= value.year <= LAST_YEAR:
+            raise self.error(key, f"is {value}; it has to lie in the years from 1971 to {LAST_YEAR}")
         if not isinstance(value, datetime):
             value = datetime.combine(value + timedelta(days=1), time())
         if value.tzinfo is None:

@@ -16,6 +16,7 @@ from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.matching import Conditions
 from kvwitness.audit.alerts.model import SEVERITIES
 from kvwitness.audit.alerts.operations import OPERATIONS
+from kvwitness.audit.alerts.reading import LAST_YEAR, LONGEST_NS
 from kvwitness.audit.cli.check import DEFAULT_CONFIG, ConfigOption
 from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOption, QuietOption, StoreOption
 from kvwitness.audit.cli.output import Printer, say
@@ -47,6 +48,8 @@ def accept(
     try:
         wanted, warn_ns, until_ns = Conditions.of(conditions), duration_ns(warn_before), _end(until)
         wanted.check([*RULES, *OPERATIONS])
+        if warn_ns > LONGEST_NS:
+            raise ValueError(f"{warn_before!r} is longer than a hundred years")
     except ValueError as exc:
         raise KvwitnessError(
             f"{exc}.",
@@ -82,7 +85,9 @@ def _end(text: str) -> int:
         except ValueError:
             raise ValueError(f"{text!r} is no day and no time, such as 2027-03-31 or 2027-03-31T18:00:00Z") from None
     else:
-        told = datetime.combine(day + timedelta(days=1), time())
+        told = datetime.combine(day, time()) if day == date.max else datetime.combine(day + timedelta(days=1), time())
+    if told.year > LAST_YEAR:
+        raise ValueError(f"{text} is later than {LAST_YEAR}, the last year that a record can hold")
     return int((told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()) * SECOND_NS
 
 

@@ -19,6 +19,7 @@ from kvwitness.audit.alerts.ledger import Ledger
 from kvwitness.audit.alerts.matching import Conditions
 from kvwitness.audit.alerts.metrics import exposition
 from kvwitness.audit.alerts.model import TEST, Notice
+from kvwitness.audit.alerts.operations import OPERATIONS
 from kvwitness.audit.alerts.patience import patience
 from kvwitness.audit.alerts.sinks import sink_kinds
 from kvwitness.audit.alerts.sinks.model import Refused, Unreachable
@@ -29,6 +30,7 @@ from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOptio
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.stores import open_store
 from kvwitness.audit.errors import KvwitnessError
+from kvwitness.audit.rules import RULES
 from kvwitness.audit.wording import moment
 
 app = typer.Typer(no_args_is_help=True, help="What fires, what was sent, and what people do about it.")
@@ -192,6 +194,9 @@ def silence(
     """Tell nobody of some alerts for a time. They are kept, and told if they still fire at its end."""
     try:
         wanted, lasts = Conditions.of(conditions), duration_ns(lasting)
+        wanted.check([*RULES, *OPERATIONS])
+        if not lasts:
+            raise ValueError(f"{lasting!r} is no time at all")
     except ValueError as exc:
         raise KvwitnessError(f"{exc}.", "kvwitness alerts silence engine=dec-1 --for 2h --reason upgrade") from None
     if lasts > duration_ns("30d"):

@@ -84,6 +84,8 @@ def test_its_end_is_an_alert_until_somebody_takes_it_back(drifting: Path, comman
         (("colour=red", "--until", "2199-01-01"), "is not NAME=VALUE"),
         (("rule=capacity-drift", "--until", "soon"), "no day and no time"),
         (("rule=capacity-drift", "--until", "2001-01-01"), "is over"),
+        (("rule=capacity-drift", "--until", "9999-12-31"), "later than 2261"),
+        (("rule=capacity-drift", "--until", "2199-01-01", "--warn-before", "9999999d"), "longer than a hundred years"),
         (("rule=capacity-drift", "--until", "2199-01-01", "--severity", "loud"), "no severity"),
         (("rule=capacity-drift", "--until", "2199-01-01", "--warn-before", "x"), "no duration"),
     ],

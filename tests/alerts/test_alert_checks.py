@@ -239,7 +239,13 @@ def test_the_commands(configured: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads((configured / "out.jsonl").read_text().splitlines()[-1])["status"] == "test"
     assert said("alerts", "test", "none")[2].startswith("error: There is no route 'none'")
     assert said("alerts", "silence", "colour=red", "--for", "2h", "--reason", "r")[0] == 2
-    assert said("alerts", "silence", "engine=e", "--for", "60d", "--reason", "r")[0] == 2
+    for conditions, lasting in (
+        ("engine=e", "60d"),
+        ("engine=e", "0s"),
+        ("rule=none-such", "2h"),
+        ("verdict=bad", "2h"),
+    ):
+        assert said("alerts", "silence", conditions, "--for", lasting, "--reason", "r")[0] == 2
 
 
 def test_another_instance_is_no_error(configured: Path, capsys: pytest.CaptureFixture[str]) -> None:
