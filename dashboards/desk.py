@@ -297,7 +297,7 @@ def watched_sources() -> pl.DataFrame:
 def watched_rules() -> pl.DataFrame:
     """Which rules had what they need."""
     shown = answer()
-    return coverage.rules(shown.undecided, shown.findings)
+    return coverage.rules(shown.undecided, shown.findings, table("kinds_seen"))
 
 
 def sharing() -> pl.DataFrame:

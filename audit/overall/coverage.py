@@ -83,8 +83,12 @@ def sources(kinds: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
     ).sort("source")
 
 
-def rules(undecided: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """One row per rule: rule, title, state, lacks, findings (proved), unproven (findings that lack evidence)."""
+def rules(undecided: pl.DataFrame, findings: pl.DataFrame, kinds: pl.DataFrame) -> pl.DataFrame:
+    """One row per rule: rule, title, state, lacks, findings (proved), unproven (findings that lack evidence), first_ns.
+
+    first_ns is since when: from there on everything that the rule needs is on record, or, where it is blind, anything
+    at all. `kinds` is the result table `kinds_seen`.
+    """
     missing: Mapping[str, str] = dict(undecided.select("rule", "missing").iter_rows())
     proved = findings.filter(pl.col("verdict") != "unproven")["rule"].value_counts()
     # That something is missing is all that some rules can find; they lack nothing themselves.
@@ -92,6 +96,8 @@ def rules(undecided: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     in_doubt = findings.filter((pl.col("verdict") == "unproven") & pl.col("rule").is_in(able))
     open_ = in_doubt["rule"].value_counts()
     counts, doubts = dict(proved.iter_rows()), dict(open_.iter_rows())
+    seen = dict(kinds.group_by("event").agg(pl.col("first_ns").min()).drop_nulls().iter_rows())
+    begun = min(seen.values(), default=None)
     rows = [
         {
             "rule": rule.id,
@@ -100,10 +106,11 @@ def rules(undecided: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
             "lacks": missing.get(rule.id) or _in_doubt(doubts.get(rule.id, 0)),
             "findings": int(counts.get(rule.id, 0)),
             "unproven": int(doubts.get(rule.id, 0)),
+            "first_ns": begun if rule.id in missing else max((seen[k] for k in rule.needs if k in seen), default=begun),
         }
         for rule in RULES.values()
     ]
-    return pl.DataFrame(rows)
+    return pl.DataFrame(rows, schema_overrides={"first_ns": pl.Int64})
 
 
 def _in_doubt(cases: int) -> str:

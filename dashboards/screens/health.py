@@ -62,7 +62,8 @@ def _rules() -> None:
     if not desk.answer().judged:
         look.nothing("No rule has run yet.", "`kvwitness audit` runs all of them.")
         return
-    look.rows(desk.watched_rules(), "Rules: what they found, and what they lacked", key="rules")
+    watched = look.timed(desk.watched_rules(), {"first_ns": "since"})
+    look.rows(watched, "Rules: what they found, what they lacked, and since when", key="rules")
 
 
 def _runs() -> None:

@@ -60,8 +60,17 @@ def test_rules_without_input_are_blind_and_those_in_doubt_are_watched_in_part() 
             "verdict": ["unproven", "leak", "unproven"],
         }
     )
-    states = {row["rule"]: row for row in coverage.rules(undecided, findings).to_dicts()}
+    states = {row["rule"]: row for row in coverage.rules(undecided, findings, kinds()).to_dicts()}
     assert (states["freed-in-step"]["state"], states["freed-in-step"]["lacks"]) == ("blind", "step.begin")
     assert (states["late-read"]["state"], states["late-read"]["lacks"]) == ("in part", "evidence in 1 case")
     assert (states["late-write"]["state"], states["late-write"]["findings"]) == ("observed", 1)
     assert states["telemetry-gap"]["state"] == "observed"
+
+
+def test_a_rule_is_watched_since_all_that_it_needs_is_on_record_and_blind_since_the_record_began() -> None:
+    seen = kinds(("e/0", "page.write", "e/0/kv"), ("e/0", "page.read", "e/0/kv"), ("e/1", "page.read", "e/1/kv"))
+    seen = seen.with_columns(first_ns=pl.Series([3, 9, 7]))
+    undecided = pl.DataFrame({"rule": ["double-ownership"], "missing": ["page.alloc"]})
+    told = coverage.rules(undecided, pl.DataFrame(schema={"rule": pl.String, "verdict": pl.String}), seen)
+    since = dict(told.select("rule", "first_ns").iter_rows())
+    assert (since["read-before-ready"], since["double-ownership"], since["salt-crossing"]) == (7, 3, 3)
