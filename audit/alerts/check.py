@@ -65,7 +65,7 @@ def check(
         except Exception as exc:  # whatever it is: that nothing is judged any more must be told
             report.failed = exc.message if isinstance(exc, KvwitnessError) else f"{type(exc).__name__}: {exc}"
             due, found = [], [signals.failed(report.failed)]
-    newest = _mark(store) if config.silent_after_ns is not None else None
+    newest = _arrived(store) if config.silent_after_ns is not None else None
     with ledger.transaction():
         now = clock.now_ns()
         config = with_given(config, ledger)
@@ -101,6 +101,11 @@ def _judged(store: Store, config: Config, ledger: Ledger) -> bool:
     with ledger.transaction():
         ledger.set_fact("judged", f"{run.run_id} {seen}")
     return True
+
+
+def _arrived(store: Store) -> int:
+    """When the newest event came, as far as is known: not after it was written, whatever time a source gave it."""
+    return max((min(s.max_time_ns or 0, s.created_ns) for s in store.segments()), default=0)
 
 
 def _mark(store: Store) -> int:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,6 +171,16 @@ def test_a_store_that_cannot_be_judged_is_an_alert_and_stays_due(post: Post) -> 
 def test_no_event_any_more(tmp_path: Path) -> None:
     post = Post(tmp_path, silent_after_ns=duration_ns("1h"))
     put(post.store, over_limit(0, 1))
+    post.check("30m")
+    assert all(n.verdict != "operation" for n in post.sink.notices)
+    post.check("31m")
+    assert "kvwitness: No event arrives any more" in [n.title for n in post.sink.notices]
+
+
+def test_an_event_from_the_future_hides_no_silence(tmp_path: Path) -> None:
+    post = Post(tmp_path, silent_after_ns=duration_ns("1h"))
+    post.clock = ManualClock(time.time_ns())
+    put(post.store, over_limit(0, 1, t0=4_070_908_800))  # 2099
     post.check("30m")
     assert all(n.verdict != "operation" for n in post.sink.notices)
     post.check("31m")
