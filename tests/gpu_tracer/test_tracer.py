@@ -543,8 +543,8 @@ def test_signal_handlers_may_record_and_raise(raising: bool, record: Any, rings:
     assert seen <= {(row["seq"], row.get("step")) for row in found}, "what had been recorded is no longer there"
     losses = [row for row in found if row["event"] == "telemetry.gap"]
     writes = [row["step"] for row in found if row["event"] == "page.write"]
-    if record is one_pair:  # both or neither, except where an alarm comes when it takes two calls
-        assert set(steps["main"][1:]) <= set(writes)
+    if record is one_pair:  # both or neither, except where it takes two calls, and an alarm makes one of them a loss
+        assert len(set(steps["main"][1:]) - set(writes)) <= len(losses)
         assert len(writes) - len(steps["main"][1:]) <= counts["alarms"]
     assert len(losses) <= counts["alarms"] * (2 if record is one_pair else 1)
     assert [row["seq"] for row in found] == list(range(1, len(found) + 1))
