@@ -39,6 +39,23 @@ SELECT count(*) AS requests, count(*) FILTER (ok) AS answered, count(*) FILTER (
 FROM requests WHERE {_WINDOW}"""
 
 _OTHER_LENGTH = "Do answers state another prompt length than we sent?"
+_OTHER_BILL = "Does the bill state other counts than the answers?"
+_BILLED_BEYOND = "Is anything billed that is not on our record?"
+
+_BILLED = """
+WITH bills AS (
+  SELECT request, prompt_tokens, completion_tokens FROM events
+  WHERE source LIKE 'bill%' AND event = 'request.finished'
+), ours AS (
+  SELECT request, answered_prompt_tokens, completion_tokens FROM requests WHERE received_ns IS NOT NULL
+)
+SELECT count(*) AS records, count(*) FILTER (request IN (SELECT request FROM ours)) AS joined,
+  coalesce(sum(prompt_tokens), 0)::BIGINT AS prompt_tokens,
+  coalesce(sum(completion_tokens), 0)::BIGINT AS completion_tokens,
+  (SELECT coalesce(sum(answered_prompt_tokens), 0)::BIGINT FROM ours) AS answered_prompt_tokens,
+  (SELECT coalesce(sum(completion_tokens), 0)::BIGINT FROM ours) AS answered_completion_tokens
+FROM bills"""
+"""All that is billed, and all that was answered: a bill is dated in its own way, so no window cuts either."""
 
 _EMPTY = f"""
 SELECT request, model, received_ts AS ts, prompt_tokens, status, finish_reason, answered_prompt_tokens,
@@ -75,6 +92,19 @@ class Question:
     def to_dict(self) -> dict[str, str]:
         """As plain JSON values."""
         return {"question": self.question, "answer": self.answer, "because": self.because}
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What bills on record say beside what was answered, over all requests."""
+
+    records: int
+    joined: int
+    """Records that name a request of ours by its id."""
+    prompt_tokens: int
+    completion_tokens: int
+    answered_prompt_tokens: int
+    answered_completion_tokens: int
 
 
 @dataclass
@@ -147,15 +177,13 @@ def buyers_view(
         given = {k: v for k, v in {"since": since, "until": until}.items() if v is not None}
         of_model = {"of_model": model} if model else {}
         long = run(connection, find("long_prompts"), {"over": limit, **given, **of_model})[0].to_dicts()
-        differing = run(connection, find("count_disagreements"), given)[0].to_dicts()
-        if model is not None:
-            ours = {
-                row["request"] for row in _rows(connection, f"SELECT request FROM requests WHERE {_WINDOW}", window)
-            }
-            differing = [row for row in differing if row["request"] in ours]
-        billed = _billed(connection)
+        ours = {row["request"] for row in _rows(connection, f"SELECT request FROM requests WHERE {_WINDOW}", window)}
+        # Without a window: bills are dated when they are written, often long after the request.
+        differing = run(connection, find("count_disagreements"), {})[0].to_dicts()
+        differing = [row for row in differing if row["request"] in ours]
+        bill = Bill(**_rows(connection, _BILLED, {})[0])
         empty, cached = _rows(connection, _EMPTY, window), _rows(connection, _CACHED, window)
-    _answer(view, long, differing, billed, empty, cached)
+    _answer(view, long, differing, bill, empty, cached)
     return view
 
 
@@ -169,11 +197,6 @@ def _announced(connection: duckdb.DuckDBPyConnection) -> int:
     return int(found[0])
 
 
-def _billed(connection: duckdb.DuckDBPyConnection) -> int:
-    found = connection.execute("SELECT count(*) FROM events WHERE source LIKE 'bill%'").fetchone()
-    return int(found[0]) if found else 0
-
-
 def _rows(connection: duckdb.DuckDBPyConnection, sql: str, window: Mapping[str, Any]) -> list[dict[str, Any]]:
     used = {name: value for name, value in window.items() if f"${name}" in sql}
     found = connection.execute(sql, used)
@@ -185,7 +208,7 @@ def _answer(
     view: BuyersView,
     long: list[dict[str, Any]],
     differing: list[dict[str, Any]],
-    billed: int,
+    bill: Bill,
     empty: list[dict[str, Any]],
     cached: list[dict[str, Any]],
 ) -> None:
@@ -202,9 +225,10 @@ def _answer(
         _found(_OTHER_LENGTH, told, "answer", "our count beside the usage")
         if counts["counted"]
         else Question(_OTHER_LENGTH, "cannot be known", "we counted no prompt ourselves"),
-        _found("Does the bill state other counts than the answers?", charged, "request", "the bill beside the usage")
-        if billed
-        else Question("Does the bill state other counts than the answers?", "cannot be known", "no bill is on record"),
+        _found(_OTHER_BILL, charged, "request", "the bill beside the usage")
+        if bill.joined
+        else Question(_OTHER_BILL, "cannot be known", _unjoined(bill)),
+        _beyond(bill),
         _found("Were there successes without any output?", empty, "success", "by the usage that was answered"),
         _found(
             "Was a prompt said to be cached before we had sent anything to the model?", cached, "answer", "by the usage"
@@ -230,6 +254,27 @@ def _charged_otherwise(row: Mapping[str, Any]) -> bool:
         ("billed_completion_tokens", "answered_completion_tokens"),
     )
     return any(row[a] is not None and row[b] is not None and row[a] != row[b] for a, b in pairs)
+
+
+def _unjoined(bill: Bill) -> str:
+    if not bill.records:
+        return "no bill is on record"
+    return f"none of the bill's {several(bill.records, 'record')} names a request of ours by its id"
+
+
+def _beyond(bill: Bill) -> Question:
+    """Of bills that list requests: those that we do not know; of bills by day or model: their sum beside ours."""
+    if not bill.records:
+        return Question(_BILLED_BEYOND, "cannot be known", "no bill is on record")
+    strange = bill.records - bill.joined
+    more = bill.prompt_tokens > bill.answered_prompt_tokens or bill.completion_tokens > bill.answered_completion_tokens
+    return Question(
+        _BILLED_BEYOND,
+        "yes" if more or (strange and bill.joined) else "no",
+        f"{strange:,} of {several(bill.records, 'record')} without a request of ours; billed {bill.prompt_tokens:,} "
+        f"prompt and {bill.completion_tokens:,} output tokens, all answers of our record state "
+        f"{bill.answered_prompt_tokens:,} and {bill.answered_completion_tokens:,}",
+    )
 
 
 def _found(question: str, rows: list[dict[str, Any]], what: str, by: str) -> Question:

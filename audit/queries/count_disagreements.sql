@@ -5,7 +5,7 @@
 -- means: One row per request whose counts differ: the prompt as received, as an engine's successful answer states it, as
 --   the client was told, and as billed; and the output likewise. differs names the counts. The usage that the client was
 --   told is what bills are made from; billed_* are filled where a source named bill... (such as billing) recorded an
---   answer. The window is that of the events.
+--   answer, with or without a status. The window is that of the events.
 -- cannot say: Which count is right. Small differences may come from two tokenizers or templates.
 WITH counts AS (
   SELECT request, coalesce(incarnation, 0) AS incarnation, min(time_ns) AS time_ns,
@@ -22,7 +22,7 @@ WITH counts AS (
     max(completion_tokens) FILTER (event = 'request.finished' AND source LIKE 'bill%') AS billed_completion
   FROM events
   WHERE event >= 'request.' AND event < 'request/' AND request IS NOT NULL
-    AND (event = 'request.received' OR (event = 'request.finished' AND status BETWEEN 200 AND 299))
+    AND (event = 'request.received' OR (event = 'request.finished' AND (status BETWEEN 200 AND 299 OR (status IS NULL AND source LIKE 'bill%'))))
     AND time_ns >= epoch_ns(coalesce(getvariable('since'), '1678-01-01')::TIMESTAMP)
     AND time_ns < epoch_ns(coalesce(getvariable('until'), '2262-01-01')::TIMESTAMP)
   GROUP BY ALL

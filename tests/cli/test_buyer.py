@@ -35,8 +35,8 @@ CALLS = [
     call(7, 30, 30, model="other", cached=16),
 ]
 BILL = [
-    {"timestamp": "2026-08-31T00:00:00Z", "id": f"c{n}", "prompt_tokens": p, "status": 200}
-    for n, p in ((1, 50), (6, 700))
+    {"timestamp": "2026-08-31T00:00:00Z", "id": f"c{n}", "prompt_tokens": p} | more
+    for n, p, more in ((1, 50, {"status": 200}), (6, 700, {}), (99, 5, {}))  # bills rarely state a status
 ]
 
 
@@ -68,6 +68,11 @@ def test_checklist(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("yes", "1 success, by their status"),
         ("yes", "1 answer, our count beside the usage"),
         ("yes", "1 request, the bill beside the usage"),
+        (
+            "yes",
+            "1 of 3 records without a request of ours; billed 755 prompt and 0 output tokens, all answers of our "
+            "record state 311 and 25",
+        ),
         ("yes", "1 success, by the usage that was answered"),
         ("yes", "1 answer, by the usage"),
         ("yes", "0 requests of 7 without a status"),
@@ -97,3 +102,29 @@ def test_on_a_screen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_a_limit_a_length_has_to_be_given(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", "--as-buyer", "--store", str(store)]) == 2
     assert "--over" in capsys.readouterr().err
+
+
+def test_a_bill_that_comes_later_is_no_answer_and_meets_the_window(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, view = asked(store, capsys, "--over", "100", "--until", "2026-08-28")
+    assert [one["request"] for one in view["ask_the_provider"]] == ["c2", "c5", "c6", "c7"]
+    assert view["counts"]["unknown"] == 0
+    assert run(["sql", "SELECT status, answered_prompt_tokens FROM requests WHERE request = 'c6'", "--store",
+                str(store), "--format", "json"]) == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == [{"status": 200, "answered_prompt_tokens": 70}]
+
+
+def test_a_bill_by_the_day_is_compared_by_its_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calls, bill = tmp_path / "calls.jsonl", tmp_path / "bill.csv"
+    calls.write_text("".join(json.dumps(one) + "\n" for one in CALLS))
+    bill.write_text("date,prompt_tokens,completion_tokens\n2026-08-27,311,25\n2026-08-28,40,0\n")
+    path = tmp_path / "store"
+    assert run(["import", str(calls), "--store", str(path), "--source", "client/x"]) == 0
+    assert run(["import", str(bill), "--store", str(path), "--source", "bill/x"]) == 0
+    capsys.readouterr()
+    _, view = asked(path, capsys, "--over", "100")
+    by_request, by_sum = view["checklist"][3:5]
+    assert by_request["because"] == "none of the bill's 2 records names a request of ours by its id"
+    assert (by_request["answer"], by_sum["answer"]) == ("cannot be known", "yes")
+    assert "billed 351 prompt and 25 output tokens, all answers of our record state 311 and 25" in by_sum["because"]

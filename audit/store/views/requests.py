@@ -32,7 +32,8 @@ WITH gateways AS (
   SELECT *, {LIFE} AS life,
     {_AT} + {_LONG_NS} * (CASE WHEN {SITE} LIKE 'gateway%' OR {SITE} IN (SELECT site FROM gateways) THEN 0
       WHEN {SITE} LIKE 'client%' THEN 2 ELSE 1 END) AS received_rank,
-    {_AT} + {_LONG_NS} * (answered_by IS NULL)::BIGINT AS answer_rank
+    {_AT} + {_LONG_NS} * (CASE WHEN {SITE} LIKE 'bill%' THEN -1 WHEN answered_by IS NULL THEN 1 ELSE 0 END)
+      AS answer_rank
   FROM events
   WHERE event >= 'request.' AND event < 'request/'
     AND event IN ('request.received', 'request.rejected', 'request.aborted', 'request.finished')
@@ -89,7 +90,8 @@ REQUESTS = View(
         "aborted_ns": "First abort by anybody. [ns since the Unix epoch]",
         "aborted_ts": "aborted_ns as a timestamp (UTC).",
         "aborted_source": "Who aborted first.",
-        "finished_ns": "Final answer: the one that no engine signed, else the last one. [ns since the Unix epoch]",
+        "finished_ns": "Final answer: the one that no engine signed, else the last one; a bill's record counts "
+        "only where there is no other. [ns since the Unix epoch]",
         "finished_ts": "finished_ns as a timestamp (UTC).",
         "status": "",
         "finish_reason": "",
