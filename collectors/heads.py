@@ -9,6 +9,7 @@ import zstandard
 from kvwitness.audit.trace.stream import GZIP, ZSTD
 
 _BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def beginning(head: bytes) -> bytes:
@@ -20,6 +21,8 @@ def beginning(head: bytes) -> bytes:
             head = zstandard.ZstdDecompressor().decompressobj().decompress(head[:4096])
     except (zlib.error, zstandard.ZstdError):
         return b""
+    if head.startswith(_UTF16):  # known for what it is, so that its reader can say that it has to be converted
+        return head.decode("utf-16", "replace").encode()
     return head.removeprefix(_BOM)
 
 

@@ -59,6 +59,13 @@ def read_lines(
     stream: BinaryIO, size: int | None, report: ImportReport, progress: Progress | None = None
 ) -> Iterator[list[bytes]]:
     """Lists of lines without their newline; the compression is told from the first bytes, not from a name."""
+    yield from _split(unpacked(stream, size, report, progress))
+
+
+def unpacked(
+    stream: BinaryIO, size: int | None, report: ImportReport, progress: Progress | None = None
+) -> Iterator[bytes]:
+    """The content of a stream, in chunks; `report` is told of its raw bytes."""
     raw = _raw_chunks(stream, size, report, progress)
     head = next(raw, b"")
     while len(head) < 4 and (more := next(raw, b"")):
@@ -68,7 +75,7 @@ def read_lines(
         chunks = _inflate(chunks, lambda: zlib.decompressobj(wbits=31), "gzip", report)
     elif head.startswith(ZSTD):
         chunks = _inflate(chunks, lambda: zstandard.ZstdDecompressor().decompressobj(), "zstd", report)
-    yield from _split(chunks)
+    yield from chunks
     for _ in raw:
         pass  # after damage in the middle the rest still belongs to the hash
 

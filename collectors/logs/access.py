@@ -27,6 +27,8 @@ _ENVOY = re.compile(
     r'^\[(?P<time>\d{4}-\d\d-\d\dT[^\]]+)\] "(?P<method>[A-Z]+) (?P<path>\S+)[^"]*" (?P<status>\d+) (?P<flags>\S+) '
     r'(?:\S+ \S+ (?:"[^"]*" )?)?\d+ \d+ (?P<duration>\d+|-) \S+ "[^"]*" "[^"]*" "(?P<id>[^"]*)"'
 )
+_OTHER = re.compile(r'^(?:\S+ \S+ \S+ )?\[(?P<time>[^\]]{20,40})\] "[^"]*" \d+ ')
+"""A line of either form that asks for nothing: bytes that are not HTTP, a connection that was closed, TCP."""
 _NGINX_ID = re.compile(r'(?:request_id|rid|req)="?(?P<id>[\w-]{8,64})')
 _NGINX_S = re.compile(r'\b(?:rt|request_time)="?(?P<s>\d+\.\d+)')
 
@@ -34,7 +36,16 @@ _NGINX_S = re.compile(r'\b(?:rt|request_time)="?(?P<s>\d+\.\d+)')
 def recognise(head: bytes) -> bool:
     """Whether a file that begins so is such a log."""
     text = [line.decode("utf-8", "replace") for line in lines(head, 5)]
-    return bool(text) and all(_NGINX.match(line) or _ENVOY.match(line) for line in text)
+    return bool(text) and all(_line(line) or _other(line) for line in text)
+
+
+def _line(line: str) -> re.Match[str] | None:
+    return _ENVOY.match(line) or _NGINX.match(line)
+
+
+def _other(line: str) -> bool:
+    found = _OTHER.match(line)
+    return found is not None and moment(found["time"]) is not None
 
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:
@@ -47,8 +58,10 @@ class _Parser:
         self._given, self._source = given, given.source or SOURCE
 
     def events(self, line: str, number: int, report: ImportReport) -> Iterable[Event] | None:
-        found = _ENVOY.match(line) or _NGINX.match(line)
+        found = _line(line)
         if found is None:
+            if _other(line):
+                return None
             raise Rejected("neither nginx's nor Envoy's form")
         parts = found.groupdict()
         path = parts["path"].split("?")[0].lower()

@@ -7,6 +7,7 @@ first that is there counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -28,15 +29,19 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "start": (
             "startTime", "start_time", "request_start", "received_at", "request.timestamp", "timestamp", "@timestamp",
-            "time", "ts", "time_iso8601", "time_local", "created_at", "datetime", "date",
+            "time", "ts", "created_at", "datetime", "date",
             *_answer("created_at", "created"),
         ),
-        "end": ("endTime", "end_time", "request_end", "completed_at", "finished_at", "completionTime"),
+        "end": (
+            "endTime", "end_time", "request_end", "completed_at", "finished_at", "completionTime",
+            "time_iso8601", "time_local", "msec",  # nginx dates a line by its end
+        ),
         "duration_s": ("duration_s", "latency_s", "request_time", "response_time_s", "elapsed_s", "e2e_latency"),
         "duration_ms": ("duration_ms", "latency_ms", "duration", "response_time", "elapsed_ms", "total_time_ms"),
         "request": (
             "response.body.id", "response.id", "response_id", "output.id", "request_id", "requestId", "x_request_id",
             "litellm_call_id", "rid", "id", "custom_id", "upstream_request_id",
+            "x-request-id", "http_x_request_id",
         ),
         "tenant": (
             "tenant", "tenant_id", "metadata.tenant", "metadata.tenant_id", "metadata.user_api_key_team_id", "team_id",
@@ -57,6 +62,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
                 "usage.prompt_tokens_details.cached_tokens", "usage.input_tokens_details.cached_tokens",
                 "usage.cache_read_input_tokens",
             ),
+            "metadata.usage_object.prompt_tokens_details.cached_tokens",  # LiteLLM
             "cached_tokens", "cache_read_input_tokens",
         ),
         "completion_tokens": (
@@ -71,13 +77,15 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "response.status_code", "status_code", "response_code", "http_status", "statusCode", "response.status",
             "status",
         ),
+        "error_code": ("error_information.error_code", "error_code", "error.code", "error.status_code"),
         "finish_reason": (*_answer("choices.0.finish_reason", "stop_reason"), "finish_reason"),
         "salt": ("cache_salt", "request.cache_salt", "request.body.cache_salt"),
         "adapter": ("adapter", "lora_name", "lora"),
         "traffic": ("traffic",),
         "answered_by": ("answered_by", "engine", "upstream"),
         "source": ("source",),
-        "path": ("path", "uri", "request_uri", "url"),
+        "path": ("path", "uri", "request_uri", "url", "x-envoy-origin-path", "x-envoy-original-path", "request_path"),
+        "method": ("method", "request_method", "http_method"),
     }
 )  # fmt: skip
 """What is meant -> the names it goes by, best first."""
@@ -85,6 +93,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 MODEL_PATHS = ("/completions", "/messages", "/responses", "/generate", "/inference", ":generatecontent")
 """Ends of the paths, in lower case, under which models are asked."""
 _INTEGERS = frozenset({"received_tokens", "prompt_tokens", "cached_tokens", "completion_tokens", "max_new_tokens"})
+_FAILED = 400
 _SUCCESS = frozenset({"success", "succeeded", "ok", "completed", "complete"})
 _FAILURE = frozenset({"failure", "failed", "error"})
 
@@ -122,11 +131,17 @@ def call_of(document: Mapping[str, Any], own_id: str, given: Given, report: Impo
     for what in _INTEGERS:
         found[what] = _whole(what, found[what])
     start, end = (_time(found[what], what, report, number) for what in ("start", "end"))
+    if start is not None and end is None and "request_time" in document and "start" not in given.columns:
+        start, end = None, start  # nginx, whose own names these are, dates a line by its end
     if start is not None and end is None:
         end = start + _duration(found)
     if start is None and end is not None:
         start = end - _duration(found)
     status, finish = _status(found["status"]), found["finish_reason"]
+    if status is None or status >= _FAILED:  # a word such as `failure` says less than the code beside it
+        status = _status(found["error_code"]) or status
+    if status is not None and status >= _FAILED and found["prompt_tokens"] == 0:
+        found["prompt_tokens"] = None  # LiteLLM writes so where there was no answer that could state a length
     count_content(document, report)
     return Call(
         request=str(found["request"] or own_id),
@@ -163,7 +178,7 @@ def _text(value: Any) -> str | None:
 def _whole(what: str, value: Any) -> int | None:
     if value is None or isinstance(value, bool):
         return None
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float | Decimal) and value >= 0 and value % 1 == 0:
         return int(value)
     if isinstance(value, str):
         digits = value.strip().replace(",", "").replace("_", "")

@@ -6,6 +6,7 @@ What the fields are called stands in `fields`; a mapping file says it for logs t
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ from kvwitness.collectors.logs.fields import MODEL_PATHS, call_of, said
 from kvwitness.collectors.logs.reading import LogReader
 
 CLIENT, GATEWAY = "client/log", "gateway/log"
+_REQUEST = re.compile(r"([A-Z]+) (\S+)(?: HTTP/[\d.]+)?$")
 _TELLING = ("prompt_tokens", "received_tokens", "completion_tokens", "status")
 
 
@@ -61,7 +63,11 @@ def events_of(
     document: dict[str, Any], given: Given, report: ImportReport, number: int, raw: bytes
 ) -> list[Event] | None:
     """The events of one record; None where it is not about a model."""
-    path = said(document, "path", given)
+    path, method = said(document, "path", given), said(document, "method", given)
+    if path is None and isinstance(asked := document.get("request"), str) and (line := _REQUEST.match(asked)):
+        method, path = line.groups()  # as nginx writes it
+    if path is not None and isinstance(method, str) and method.upper() != "POST":
+        return None
     if isinstance(path, str) and not path.split("?")[0].lower().endswith(MODEL_PATHS):
         return None
     own = f"line-{hashlib.sha256(raw).hexdigest()[:16]}-{number}"

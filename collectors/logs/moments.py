@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 _UNITS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000))
@@ -26,6 +27,10 @@ def moment(value: Any) -> Moment | None:
     """The time that a value states; None where it states none."""
     if isinstance(value, datetime):
         return _of(value)
+    if isinstance(value, date):
+        return _of(datetime(value.year, value.month, value.day))
+    if isinstance(value, Decimal):
+        value = float(value)
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

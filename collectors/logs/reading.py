@@ -30,14 +30,37 @@ class Parser(Protocol):
         """
 
 
+class Clock:
+    """Tells where the times of a log go back."""
+
+    def __init__(self) -> None:
+        self._latest: int | None = None
+
+    def watch(self, number: int, time: int, report: ImportReport) -> None:
+        """Note it if the time of this line lies well before that of the last one."""
+        if self._latest is not None and time < self._latest - BACK_NS:
+            back = (self._latest - time) / 1e9
+            report.note(number, f"the clock went back by {back:,.0f} s: a set clock, or a file put together wrongly")
+        self._latest = time
+
+
 class LogReader(Iterator[pa.RecordBatch]):
     """Batches of a log; `report` is filled as they are taken and is complete after the last."""
 
-    def __init__(self, source: Source, parser: Parser, progress: Progress | None = None, skip: int = 0) -> None:
+    def __init__(
+        self,
+        source: Source,
+        parser: Parser,
+        progress: Progress | None = None,
+        skip: int = 0,
+        *,
+        heading: bool = False,
+    ) -> None:
+        """`heading`: the first line says what the fields are called, and is read even where lines are skipped."""
         self.report = ImportReport()
         self._rows = RowBuilder(self.report)
         self._parser = parser
-        self._latest: int | None = None
+        self._clock, self._heading = Clock(), heading
         self._batches = self._read(source, progress, skip)
 
     def __iter__(self) -> LogReader:
@@ -53,24 +76,38 @@ class LogReader(Iterator[pa.RecordBatch]):
             for lines in read_lines(stream, size, report, progress):
                 for line in lines:
                     report.lines += 1
-                    if report.lines <= skip:
+                    if report.lines <= skip and not self._heading:
                         report.other += 1
                         continue
                     self._line(report.lines, line)
                     if rows.rows >= BATCH_ROWS:
                         yield rows.take()
+        self._ended()
         if report.stream_errors:
             report.lose(None, None)
         if rows.rows:
             yield rows.take()
 
+    def _unread(self, number: int, raw: bytes) -> None:
+        """A line is lost that says nothing in any encoding."""
+
+    def _ended(self) -> None:
+        """Account for what waited for a line that did not come."""
+
     def _line(self, number: int, raw: bytes) -> None:
         report = self.report
         try:
             text = _decoded(raw, number)
+        except Rejected as rejected:
+            report.reject(number, rejected.reason)
+            report.lose(None, None)
+            self._unread(number, raw)
+            return
+        try:
             if not text.strip():
                 report.blank += 1
                 return
+            self._heading = False
             events = self._parser.events(text, number, report)
             if events is None:
                 report.other += 1
@@ -93,15 +130,7 @@ class LogReader(Iterator[pa.RecordBatch]):
             raise
         self.report.events += len(events)
         self.report.more_events += len(events) - 1
-        self._watch_clock(number, max(time for _, time, _ in events))
-
-    def _watch_clock(self, number: int, time: int) -> None:
-        if self._latest is not None and time < self._latest - BACK_NS:
-            back = (self._latest - time) / 1e9
-            self.report.note(
-                number, f"the clock went back by {back:,.0f} s: a set clock, or a file put together wrongly"
-            )
-        self._latest = time
+        self._clock.watch(number, max(time for _, time, _ in events), self.report)
 
 
 def _decoded(raw: bytes, number: int) -> str:

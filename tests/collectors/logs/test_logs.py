@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kvwitness.audit.cli.app import run
@@ -471,6 +475,80 @@ def test_access_logs(bring: Bringing) -> None:
     assert times[3] - times[2] == 30_000_000
 
 
+def test_access_logs_begin_with_whatever_reached_the_port(bring: Bringing) -> None:
+    nginx = (
+        r'10.0.0.9 - - [25/Oct/2026:02:59:57 +0200] "\x16\x03\x01" 400 157 "-" "-"' + "\n"
+        '10.0.0.9 - - [25/Oct/2026:02:59:58 +0200] "" 400 0 "-" "-"\n'
+        '10.0.0.1 - - [25/Oct/2026:02:59:59 +0200] "POST /v1/chat/completions HTTP/1.1" 200 512 "-" "py"\n'
+        '10.0.0.1 - - [25/Oct/2026:02:00:01 +0100] "POST /v1/chat/completions HTTP/1.1" 499 0 "-" "py"\n'
+    )
+    report = bring(nginx)  # the clock on the wall went back by an hour, and time did not
+    assert (report["other"], report["bad_total"], report["notes"]) == (2, 0, [])
+    envoy = (
+        '[2026-10-25T01:00:05.123Z] "- - -" 400 DPE 0 11 0 - "-" "-" "-" "-" "-"\n'
+        '[2026-10-25T01:00:06.123Z] "POST /v1/completions HTTP/1.1" 200 - 10 20 30 29 "-" "py" "e-1" "m" "u"\n'
+    )
+    assert bring(envoy, name="envoy")["other"] == 1
+    assert [e["status"] for e in bring.events() if e["event"] == "request.finished"] == [200, 499, 200]
+
+
+def test_access_logs_in_json(bring: Bringing) -> None:
+    when = "25/Oct/2026:02:00:05 +0100"
+    bring(
+        lines(
+            {"time_local": when, "request": "POST /v1/completions HTTP/1.1", "status": "200", "request_time": "2.5",
+             "request_id": "n-1"},
+            {"time": "2026-10-25T02:00:06+01:00", "request_method": "POST", "uri": "/v1/completions", "status": "400",
+             "request_time": "1.5", "request_id": "n-2"},
+            {"time_local": when, "request": "GET /health HTTP/1.1", "status": "200", "request_id": "n-3"},
+            {"time_local": when, "request_method": "OPTIONS", "uri": "/v1/completions", "status": "204"},
+        )
+    )  # fmt: skip
+    envoy = {"start_time": "2026-10-25T01:00:07.000Z", "method": "POST", "response_code": 503, "duration": 30}
+    bring(
+        lines(
+            envoy | {"x-envoy-origin-path": "/v1/completions", "x-request-id": "e-1"},
+            envoy | {"x-envoy-origin-path": "/health", "x-request-id": "e-2"},
+        ),
+        name="envoy",
+    )
+    told = {e["request"]: (e["time_ns"] // 1_000_000 - 1_792_890_000_000, e["status"]) for e in bring.events()
+            if e["event"] == "request.finished"}  # fmt: skip
+    assert told == {"n-1": (5_000, 200), "n-2": (6_000, 400), "e-1": (7_030, 503)}
+    begun = {e["request"]: e["time_ns"] // 1_000_000 - 1_792_890_000_000 for e in bring.events()
+             if e["event"] == "request.received"}  # fmt: skip
+    assert begun == {"n-1": 2_500, "n-2": 4_500, "e-1": 7_000}
+
+
+def test_what_litellm_says_of_a_failure_and_of_its_cache(bring: Bringing) -> None:
+    call = {"startTime": 1792890000.5, "endTime": 1792890003.5, "model": "m", "messages": SECRET, "response": {}}
+    usage = {"usage_object": {"prompt_tokens_details": {"cached_tokens": 64}}}
+    bring(
+        lines(
+            call | {"id": "a", "status": "success", "prompt_tokens": 100, "completion_tokens": 5, "metadata": usage},
+            call | {"id": "b", "status": "failure", "prompt_tokens": 0, "error_information": {"error_code": "400"}},
+        )
+    )
+    ends = {e["request"]: e for e in bring.events() if e["event"] == "request.finished"}
+    assert (ends["a"]["status"], ends["a"]["cached_tokens"]) == (200, 64)
+    assert (ends["b"]["status"], ends["b"].get("prompt_tokens")) == (400, None)
+
+
+def test_vllms_lines_over_new_year_and_its_details(bring: Bringing, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.log"
+    file.write_text(
+        "(APIServer pid=1) INFO 12-31 23:59:58 [logger.py:41] Received request a: params: SamplingParams(n=1).\n"
+        f"(APIServer pid=1) DEBUG 01-01 00:00:04 [logger.py:35] Request b details: prompt: '{SECRET}', "
+        "prompt_token_ids: [1, 2, 3], prompt_embeds shape: None.\n"
+        "(APIServer pid=1) INFO 01-01 00:00:04 [logger.py:41] Received request b: params: SamplingParams(n=1).\n"
+    )
+    os.utime(file, (1_767_312_000, 1_767_312_000))  # 2 January 2026
+    assert bring(file)["dropped_content"] == {"prompt": 1, "prompt_token_ids": 1}
+    first, second = bring.events()
+    assert second["time_ns"] - first["time_ns"] == 6_000_000_000
+    assert (first.get("prompt_tokens"), second["prompt_tokens"]) == (None, 3)
+
+
 ROWS = [
     {"start_time": f"{DAY}1Z", "request_id": "a", "prompt_tokens": 100, "status": 200, "prompt": SECRET},
     {"start_time": f"{DAY}2Z", "request_id": "b", "prompt_tokens": 900, "status": 400, "prompt": SECRET},
@@ -536,6 +614,74 @@ def test_log_that_has_grown_is_taken_on_from_where_it_was(bring: Bringing, tmp_p
         f"chatcmpl-{n}" for n in range(6)
     ]
     assert bring(file)["duplicate"]
+
+
+def test_table_that_has_grown(bring: Bringing, tmp_path: Path) -> None:
+    file = tmp_path / "calls.csv"
+    head = "timestamp,request_id,prompt_tokens,status,prompt\n"
+    rows = [f'{DAY}{n}Z,r{n},10,200,"{SECRET}\n\n{DAY}{n}Z,false,1,200,\n{SECRET}"\n' for n in range(4)]
+    whole = head + "".join(rows)
+    file.write_text(whole[: whole.index("false,1", whole.index("r2,"))])  # within a prompt
+    report = bring(file)
+    assert [(bad["line"], bad["reason"]) for bad in report["bad"]] == [
+        (10, "not CSV: a quote of this line is not closed in the rest of the file")
+    ]
+    file.write_text(whole)
+    assert bring(file)["bad_total"] == 0
+    assert [e["request"] for e in bring.events() if e["event"] == "request.received"] == ["r0", "r1", "r2", "r3"]
+
+
+def test_a_line_that_is_lost_in_a_quoted_field_lets_no_prompt_out(bring: Bringing) -> None:
+    faked = f"{DAY}1Z,faked,10,200,x"
+    said = (
+        "timestamp,request_id,prompt_tokens,status,prompt\n"
+        f'{DAY}1Z,a,10,200,"\xff\n{faked}\n"\n'
+        f'{DAY}2Z,b,10,200,"{faked}\n\xff"\n'
+        f"{DAY}3Z,c,10,200,{'long ' * 100_000}\n"
+    )
+    report = bring(said.encode("latin-1"))
+    assert [e["request"] for e in bring.events() if e["event"] == "request.received"] == ["c"]
+    assert [bad["line"] for bad in report["bad"]] == [2, 4, 6]
+
+
+def test_log_that_was_packed_when_it_was_rotated_is_known(bring: Bringing, tmp_path: Path) -> None:
+    file, packed = tmp_path / "calls.jsonl", tmp_path / "calls.jsonl.2.gz"
+    whole = lines(*(openai(n) for n in range(4)))
+    file.write_text(lines(*(openai(n) for n in range(2))))
+    bring(file)
+    packed.write_bytes(gzip.compress(whole.encode()))
+    assert bring(packed)["added"] == 4
+    assert [e["request"] for e in bring.events() if e["event"] == "request.received"] == [
+        f"chatcmpl-{n}" for n in range(4)
+    ]
+
+
+@pytest.mark.parametrize("name", ["calls.jsonl", "calls.csv"])
+def test_utf_16_is_named(name: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / name
+    file.write_text(lines(openai(1)) if name.endswith("jsonl") else "timestamp,status\n1,200\n", encoding="utf-16")
+    assert run(["import", str(file), "--store", str(store)]) == 2
+    assert "line 1: UTF-16; convert the file to UTF-8 first" in capsys.readouterr().err
+
+
+def test_types_of_parquet(bring: Bringing, tmp_path: Path) -> None:
+    file = tmp_path / "calls.parquet"
+    times = [1_792_890_000_000_000_001, 1_792_889_000_000_000_001]
+    pq.write_table(
+        pa.table(
+            {
+                "timestamp": pa.array(times, pa.timestamp("ns", "Europe/Berlin")),
+                "request_id": ["a", "b"],
+                "prompt_tokens": pa.array([Decimal(100), Decimal(200)], pa.decimal128(38, 0)),
+                "status": [200, 400],
+            }
+        ),
+        file,
+    )
+    report = bring(file)
+    assert [note["note"][:19] for note in report["notes"]] == ["the clock went back"]
+    told = [(e["request"], e["prompt_tokens"]) for e in bring.events() if e["event"] == "request.received"]
+    assert told == [("b", 200), ("a", 100)]
 
 
 def test_trouble_is_told_by_line(bring: Bringing) -> None:
