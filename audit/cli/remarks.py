@@ -16,7 +16,11 @@ def remarks(report: ImportReport) -> list[str]:
         *[f"damaged: {error}" for error in report.stream_errors],
         *[f"line {line}: {text}" for line, text in report.notes[:_SHOWN]],
         *([f"and {report.notes_total - _SHOWN:,} such lines more"] if report.notes_total > _SHOWN else []),
-        *([f"{_count(report.other, 'line')} not about requests, part of another one, or imported before"] if report.other else []),
+        *(
+            [f"{_count(report.other, 'line')} not about requests, part of another one, or imported before"]
+            if report.other
+            else []
+        ),
         *_names("kind that is not in the vocabulary, kept", report.unknown_kinds),
         *_names("field that is not in the vocabulary, kept", report.unknown_fields),
         *_names("content that a trace must not hold, dropped", report.dropped_content),

@@ -50,10 +50,10 @@ WITH bills AS (
   SELECT request, answered_prompt_tokens, completion_tokens FROM requests WHERE received_ns IS NOT NULL
 )
 SELECT count(*) AS records, count(*) FILTER (request IN (SELECT request FROM ours)) AS joined,
-  coalesce(sum(prompt_tokens), 0)::BIGINT AS prompt_tokens,
-  coalesce(sum(completion_tokens), 0)::BIGINT AS completion_tokens,
-  (SELECT coalesce(sum(answered_prompt_tokens), 0)::BIGINT FROM ours) AS answered_prompt_tokens,
-  (SELECT coalesce(sum(completion_tokens), 0)::BIGINT FROM ours) AS answered_completion_tokens
+  coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+  coalesce(sum(completion_tokens), 0) AS completion_tokens,
+  (SELECT coalesce(sum(answered_prompt_tokens), 0) FROM ours) AS answered_prompt_tokens,
+  (SELECT coalesce(sum(completion_tokens), 0) FROM ours) AS answered_completion_tokens
 FROM bills"""
 """All that is billed, and all that was answered: a bill is dated in its own way, so no window cuts either."""
 

@@ -5,6 +5,7 @@ Sources: vLLM's `/metrics`, `/v1/models`, `/version`; SGLang's `/metrics`, `/v1/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,9 @@ _VLLM_RESERVE = 1
 """vLLM refuses a prompt that leaves no room for one token of output."""
 _VLLM_NULL_BLOCKS = 1
 """Block 0 of vLLM is never given to a request."""
+_MAX_RANKS = 4096
+"""Pools of one engine that are kept apart; no engine has as many."""
+_MAX_KNOWN = 65_536
 _SGLANG_ROLES = {"prefill": "prefill", "decode": "decode", "null": "unified"}
 
 
@@ -68,16 +72,19 @@ def _vllm_cache(labels: Mapping[str, str], facts: EngineFacts) -> int:
         pool["prefix_caching"] = caching == "true"
         if caching == "false":
             pool["sharing"] = "none"
-    facts.pools[labels.get("engine", "0")] = pool
+    rank = labels.get("engine", "0")
+    if not _room(rank, facts):
+        return 0
+    facts.pools[rank] = pool
     facts.limits["pool_tokens"] = (blocks - _VLLM_NULL_BLOCKS) * size
     return 1
 
 
 def _sglang_pool(name: str, sample: Sample, facts: EngineFacts) -> int:
-    value = int(sample.value)
-    if value <= 0:
-        return 0
     rank = sample.labels.get("tp_rank", "0")
+    if not math.isfinite(sample.value) or sample.value < 1 or not _room(rank, facts):
+        return 0
+    value = int(sample.value)
     pool = facts.pools.setdefault(rank, {"kind": "kv"})
     if name == "sglang:page_size":
         pool["page_tokens"] = value
@@ -88,6 +95,10 @@ def _sglang_pool(name: str, sample: Sample, facts: EngineFacts) -> int:
         if "page_tokens" in pool:
             pool.setdefault("pages_total", value // pool["page_tokens"])
     return 1
+
+
+def _room(rank: str, facts: EngineFacts) -> bool:
+    return rank in facts.pools or len(facts.pools) < _MAX_RANKS
 
 
 def from_models(document: Any, facts: EngineFacts) -> None:
@@ -158,5 +169,7 @@ class Changes:
         key = (kind, str(fields.get("pool") or fields.get("engine")))
         if self._last.get(key) == fields:
             return False
+        if len(self._last) >= _MAX_KNOWN:
+            self._last.clear()
         self._last[key] = fields
         return True

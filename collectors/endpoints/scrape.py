@@ -51,7 +51,7 @@ class Scrape:
 
     def __post_init__(self) -> None:
         self._changes = Changes()
-        self._trouble: str | None = None
+        self._said: str | None = None
 
     async def run(self, add: Callable[[Event], None]) -> None:
         """Ask until cancelled; `add` takes what is new."""
@@ -64,20 +64,23 @@ class Scrape:
 
     async def ask(self, session: aiohttp.ClientSession) -> list[Event]:
         """Ask once: the events that say what was not known before."""
-        facts, reasons = EngineFacts(), []
+        facts, reasons, malformed = EngineFacts(), [], []
         try:
-            body = await self._page(session, "/metrics")
-            from_metrics(_samples(body), facts)
-        except (UnreadableError, ValueError, KeyError, IndexError) as error:
+            from_metrics(_samples(await self._page(session, "/metrics")), facts)
+        except UnreadableError as error:
             reasons.append(f"/metrics: {error}")
+        except (ValueError, KeyError, IndexError) as error:  # as the parser says that it is no page of metrics
+            malformed.append(f"/metrics: {error}")
         for path, read in _PAGES:
             try:
                 read(orjson.loads(await self._page(session, path)), facts)
-            except (UnreadableError, orjson.JSONDecodeError) as error:
+            except UnreadableError as error:
                 reasons.append(f"{path}: {error}")
+            except orjson.JSONDecodeError as error:
+                malformed.append(f"{path}: {error}")
         now = time.time_ns()
         told = facts.events(self.engine, f"endpoint/{self.engine}")
-        self._tell(None if told else "; ".join(reasons))
+        self._tell(bool(told), "; ".join(malformed if told else malformed + reasons))
         return [(kind, now, fields) for kind, fields in told if self._changes.new(kind, fields)]
 
     async def _page(self, session: aiohttp.ClientSession, path: str) -> bytes:
@@ -94,14 +97,16 @@ class Scrape:
             raise UnreadableError(f"longer than {MAX_BYTES} bytes")
         return body
 
-    def _tell(self, trouble: str | None) -> None:
-        """Say when an engine stops or begins to answer, once."""
-        if trouble != self._trouble:
-            self._trouble = trouble
-            if trouble is None:
-                self.say(f"{self.engine} answers at {self.url}")
-            else:
-                self.say(f"{self.engine} says nothing at {self.url}, and will be asked again: {trouble}")
+    def _tell(self, answers: bool, trouble: str) -> None:
+        """Say when an engine stops or begins to answer, or to answer what cannot be read, once."""
+        if answers and not trouble:
+            said = f"{self.engine} answers at {self.url}"
+        else:
+            what = "says what cannot be read" if answers else "says nothing"
+            said = f"{self.engine} {what} at {self.url}, and will be asked again: {trouble}"
+        if said != self._said and not (self._said is None and answers and not trouble):
+            self.say(said)
+        self._said = said
 
 
 def _samples(body: bytes) -> list[Sample]:

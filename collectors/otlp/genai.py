@@ -270,6 +270,10 @@ def _span(span: Any, service: Service, reader: Reader, origin: Origin, account: 
     for event in span.events:
         if event.name.startswith(MESSAGES_EVENTS):
             account.content[event.name[:64]] += 1
+            continue
+        for item in event.attributes:  # such as the message of an exception, which may quote a prompt
+            if _is_content(item.key):
+                account.content[item.key if len(item.key) <= 64 else "(other)"] += 1
     call = reader.call(span.attributes, account)
     if not call.inference and span.name not in ENGINE_SPANS:
         account.ignored += 1

@@ -201,7 +201,11 @@ class Intake:
         group: list[Job] = []
         for job in jobs:
             group.append(job)
-            self._map(job)
+            try:
+                self._map(job)
+            except Exception as error:  # a fault of ours in one request is none of the others
+                self._say(f"an export request of {job.signal.name} failed: {type(error).__name__}")
+                self._finish(job, Refusal(500, INTERNAL, "the receiver failed", kind="internal"))
             if self._rows.rows >= GROUP_ROWS // 2 or self._rows.weight > GROUP_BYTES:
                 self._commit(group)
                 group = []

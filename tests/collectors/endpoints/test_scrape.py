@@ -112,6 +112,32 @@ def test_limit_that_changes_is_told_again(tmp_path: Path) -> None:
     assert lengths == [4096, 2048]
 
 
+def test_numbers_that_are_none_end_nothing(tmp_path: Path) -> None:
+    broken = "sglang:page_size +Inf\nsglang:num_pages NaN\n"
+    pages = VLLM | {"/metrics": broken + VLLM["/metrics"], "/v1/models": '{"data": [{"max_model_len": 1e400}]}'}
+    options = ("--scrape-every", "0.1", "--scrape")
+    with engine(pages) as (url, asked), receiver(tmp_path / "store", *options, f"e={url}"):
+        assert asked.acquire(timeout=60)
+        pages["/v1/models"] = VLLM["/v1/models"]
+        for _ in range(3):
+            assert asked.acquire(timeout=60)
+    assert [pool["pages_total"] for pool in told(tmp_path / "store", "engine.pool")] == [1000]
+    assert told(tmp_path / "store", "engine.limits")[-1]["advertised_tokens"] == 4096
+
+
+def test_page_that_cannot_be_read_is_named_though_others_can(tmp_path: Path) -> None:
+    pages = VLLM | {"/metrics": 'vllm:cache_config_info{block_size="16" num_gpu_blocks=\n'}
+    options = ("--scrape-every", "0.1", "--scrape")
+    with engine(pages) as (url, _), receiver(tmp_path / "store", *options, f"e={url}") as running:
+        said = b""
+        assert running.process.stderr is not None
+        while b"e says what cannot be read at" not in said:
+            line = running.process.stderr.readline()
+            assert line
+            said += line
+        assert b"/metrics: " in said
+
+
 def test_engine_that_is_not_there_stops_nothing(tmp_path: Path) -> None:
     with receiver(tmp_path / "store", "--scrape", "e=http://127.0.0.1:9", "--scrape-every", "0.1") as running:
         said = b""

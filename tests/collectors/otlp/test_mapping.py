@@ -15,6 +15,7 @@ from kvwitness.audit.trace.pseudonym import keyed_hash
 from kvwitness.collectors.otlp.genai import Reading
 from kvwitness.collectors.otlp.intake import Intake, Job, Limits
 from kvwitness.collectors.otlp.messages import JSON, LOGS, METRICS, TRACES, Signal
+from kvwitness.collectors.otlp.metrics import Facts
 from kvwitness.collectors.otlp.records import Account, Origin
 from kvwitness.collectors.otlp.refusal import Refusal
 from kvwitness.collectors.otlp.senders import Sender
@@ -264,3 +265,51 @@ def test_metrics_of_engines_become_limits_when_they_change(tmp_path: Path) -> No
     account = taken(tmp_path / "store", body, METRICS)
     limits = [e["pool_tokens"] for e in events(tmp_path / "store") if e["event"] == "engine.limits"]
     assert (limits, account.ignored, account.doubled) == ([99 * 16, 49 * 16], 1, 1)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", -1.0, 1e300])
+def test_metric_whose_value_is_no_size_says_nothing(value: str | float, tmp_path: Path) -> None:
+    point = {"timeUnixNano": "1788221380000000000", "asDouble": value}
+    metrics = [{"name": f"sglang:{name}", "gauge": {"dataPoints": [point]}} for name in ("page_size", "num_pages")]
+    body = orjson.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]})
+    account = taken(tmp_path / "store", body, METRICS)
+    assert account.ignored + sum(account.rejected.values()) == (2 if value != 1e300 else 1)
+    assert events(tmp_path / "store") == []
+
+
+def test_content_in_events_of_a_span_is_counted(tmp_path: Path) -> None:
+    def event(name: str, attribute: str) -> dict[str, Any]:
+        return {"name": name, "attributes": [{"key": attribute, "value": value_of(SECRET)}]}
+
+    told = [event("exception", "exception.message"), event("gen_ai.content.prompt", "gen_ai.prompt")]
+    account = taken(tmp_path / "store", traces(span(events=told)))
+    assert account.content == {"exception.message": 1, "gen_ai.content.prompt": 1}
+    assert SECRET not in str(events(tmp_path / "store"))
+
+
+def test_fault_of_ours_in_one_request_is_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Facts, "records", broken)
+    intake = Intake(Store.create(tmp_path / "store"), Reading(), Limits(commit_s=1))
+    outcome: dict[str, Account | Refusal] = {}
+    flushed = threading.Event()
+    intake.start()
+    for name, signal, body in (
+        ("first", TRACES, traces(span(1))),
+        ("b", METRICS, b"{}"),
+        ("c", TRACES, traces(span())),
+    ):
+
+        def answer(told: Account | Refusal, name: str = name) -> None:
+            outcome[name] = told
+            flushed.set()
+
+        intake.hold(len(body))
+        intake.submit(Job(signal, body, "identity", JSON, Origin(), answer))
+        assert flushed.wait(60)  # after the first flush the next two share one
+    intake.stop()
+    assert isinstance(outcome["b"], Refusal)
+    assert outcome["b"].http == 500
+    assert isinstance(outcome["c"], Account)
