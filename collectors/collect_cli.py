@@ -17,7 +17,7 @@ from kvwitness.audit.cli.options import DEFAULT_STORE, FormatOption, OutputOptio
 from kvwitness.audit.cli.output import Printer, say
 from kvwitness.audit.cli.stores import open_or_create_store
 from kvwitness.audit.errors import KvwitnessError
-from kvwitness.collectors.salts import salt_key
+from kvwitness.collectors.salts import lasting_salt_key, salt_key
 
 if TYPE_CHECKING:
     from kvwitness.collectors.otlp.server import Errand, Settings
@@ -102,7 +102,7 @@ def collect(
         connections=ConnectionLimits(max_connections, header_time, idle_time),
         reading=Reading(
             tenant_from=TenantFrom.of(tenant_from or DEFAULT, _salts(salt_map)),
-            salt_key=salt_key(),
+            salt_key=salt_key() if salt_map is None else lasting_salt_key(),
             gateways=frozenset(gateway or ()),
             engines=frozenset(engine or ()),
         ),

@@ -19,6 +19,24 @@ def salt_key() -> bytes:
 
     Raises KvwitnessError where a file that is named cannot be read.
     """
+    return _kept_key() or secrets.token_bytes(32)
+
+
+def lasting_salt_key() -> bytes:
+    """The same, but never one of this run, under which hashes mean nothing to any other.
+
+    Raises KvwitnessError where there is none.
+    """
+    key = _kept_key()
+    if not key:
+        raise KvwitnessError(
+            "No key is set under which the hash of a salt would be the same in another process.",
+            f"Set {KEY_VARIABLE}_FILE, or {DIRECTORY_VARIABLE} where a tracer keeps its rings.",
+        )
+    return key
+
+
+def _kept_key() -> bytes | None:
     try:
         if file := os.environ.get(f"{KEY_VARIABLE}_FILE"):
             return Path(file).expanduser().read_bytes().strip()
@@ -29,4 +47,4 @@ def salt_key() -> bytes:
             return path.read_bytes()
     except OSError as error:
         raise KvwitnessError(f"the key for pseudonyms cannot be read: {error}") from None
-    return secrets.token_bytes(32)
+    return None
