@@ -25,6 +25,8 @@ class Given:
     """Whose the requests are that name nobody."""
     columns: dict[str, str] = field(default_factory=dict)
     """What is meant (see `fields.ALIASES`) -> name of the column or path of the field."""
+    form: str | None = None
+    """How the lines of an access log are made up, as its gateway's configuration says it."""
     salt_key: bytes = b""
     """Key under which cache salts are hashed."""
     partners: Partners | None = None

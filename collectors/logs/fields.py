@@ -47,6 +47,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "tenant", "tenant_id", "metadata.tenant", "metadata.tenant_id", "metadata.user_api_key_team_id", "team_id",
             "x_tenant_id", "organization_id", "organization", "org_id", "customer", "account", "api_key_alias",
             "metadata.user_api_key_alias", "metadata.user_api_key_user_id", "end_user", "user",
+            "http_x_tenant_id", "x-tenant-id", "remote_user",
         ),
         "model": ("model", "request.model", "request.body.model", "model_group", "model_name", *_answer("model")),
         "received_tokens": (

@@ -2,6 +2,7 @@
 
 source = "client/acme"           # who wrote it
 tenant = "t-acme"                # whose the requests are that name nobody
+form = "$time_local $status"     # of an access log: how its lines are made up (see `forms`)
 
 [columns]                        # what is meant = what it is called there
 start = "Sent (UTC)"
@@ -18,13 +19,13 @@ from typing import cast
 
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.collectors.heads import lines
-from kvwitness.collectors.logs import json_lines, tables
+from kvwitness.collectors.logs import forms, json_lines, tables
 from kvwitness.collectors.logs.calls import Given
 from kvwitness.collectors.logs.fields import ALIASES
 from kvwitness.collectors.salts import salt_key
 from kvwitness.collectors.sources import FileCollector
 
-_KEYS = {"source", "tenant", "columns"}
+_KEYS = {"source", "tenant", "form", "columns"}
 _HEAD = 16_384
 
 
@@ -41,13 +42,17 @@ def given_for(source: str | None, tenant: str | None, mapping: Path | None) -> G
         raise KvwitnessError(
             f"{mapping}: {unknown[0]!r} is nothing that a log is read for.", f"Known: {', '.join(ALIASES)}."
         )
-    texts = [value for value in (said.get("source"), said.get("tenant")) if value is not None]
+    texts = [value for value in map(said.get, ("source", "tenant", "form")) if value is not None]
     if not all(isinstance(value, str) and value for value in texts):
-        raise KvwitnessError(f"{mapping}: source and tenant are strings with something in them.")
+        raise KvwitnessError(f"{mapping}: source, tenant and form are strings with something in them.")
+    form = cast("str | None", said.get("form"))
+    if form is not None:
+        forms.Form.of(form)
     return Given(
         source=source or cast("str | None", said.get("source")),
         tenant=tenant or cast("str | None", said.get("tenant")),
         columns=columns,
+        form=form,
         salt_key=salt_key(),
     )
 
@@ -65,6 +70,8 @@ def _read(path: Path) -> dict[str, object]:
 def mapped(file: str, given: Given) -> FileCollector | None:
     """Who reads a file whose fields a mapping names; None without a mapping, or where it cannot be looked at."""
     path = Path(file)
+    if given.form is not None:
+        return cast(FileCollector, forms)
     if not given.columns or not path.is_file():
         return None
     with path.open("rb") as opened:

@@ -591,10 +591,44 @@ def test_mapping_file_names_the_columns(name: str, bring: Bringing, tmp_path: Pa
     assert (event["tenant"], event["prompt_tokens"], event["status"]) == ("t-me", 100, 200)
 
 
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        (
+            '$time_iso8601 $host ${remote_addr}: "$request" $status $upstream_response_time $request_time '
+            "[$http_x_org] $request_id",
+            '2026-10-25T02:00:05+01:00 api.example 10.0.0.1: "{} HTTP/1.1" 200 0.1, 2.4 2.500 [t-x] n-1',
+        ),
+        (
+            "[%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%] %REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% "
+            "%RESPONSE_CODE% %DURATION% %REQ(HTTP_X_ORG):16% %REQ(X-REQUEST-ID)%",
+            "[2026-10-25T01:00:02.500Z] {} 200 2500 t-x n-1",
+        ),
+    ],
+)
+def test_access_log_of_a_form_of_its_own(form: str, line: str, bring: Bringing, tmp_path: Path) -> None:
+    mapping = tmp_path / "map.toml"
+    mapping.write_text(f"form = '{form}'\n[columns]\ntenant = 'http_x_org'\n")
+    text = "".join(line.format(asked) + "\n" for asked in ("POST /v1/completions", "GET /health")) + "something\n"
+    report = bring(text, "--mapping", str(mapping))
+    assert report["other"] == 1
+    assert [(bad["line"], bad["reason"]) for bad in report["bad"]] == [
+        (3, "not of the form that the mapping file states")
+    ]
+    told = [(e["request"], e["tenant"], e["time_ns"] // 1_000_000 - 1_792_890_000_000) for e in bring.events()]
+    assert told == [("n-1", "t-x", 2_500), ("n-1", "t-x", 5_000)]
+
+
 def test_mapping_file_that_is_none(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mapping, file = tmp_path / "map.toml", tmp_path / "x.csv"
     file.write_text("a,b\n1,2\n")
-    for text, told in (("[columns]\nnonsense = 'a'", "'nonsense'"), ("x = 1", "unknown key 'x'"), ("[[[", "cannot be")):
+    for text, told in (
+        ("[columns]\nnonsense = 'a'", "'nonsense'"),
+        ("x = 1", "unknown key 'x'"),
+        ("[[[", "cannot be"),
+        ("form = 'status'", "no variable"),
+        ("form = '$a$b'", "nothing stands between $a and $b"),
+    ):
         mapping.write_text(text)
         assert run(["import", str(file), "--store", str(store), "--mapping", str(mapping)]) == 2
         assert told in capsys.readouterr().err
