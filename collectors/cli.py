@@ -21,7 +21,7 @@ from kvwitness.collectors.logs.mapping import given_for, mapped
 app = typer.Typer(add_completion=False)
 
 _FAILED = 2
-_SUMMARY = ("file", "lines", "events", "added", "bad_total", "duplicate")
+_SUMMARY = ("file", "read_as", "lines", "events", "added", "bad_total", "duplicate")
 """Columns of the table; the other formats hold the whole report."""
 
 

@@ -26,7 +26,7 @@ from kvwitness.collectors.scopes import (
     overlapping,
     spans_of,
 )
-from kvwitness.collectors.sources import STDIN, FileCollector, Reader, collector_for
+from kvwitness.collectors.sources import STDIN, FileCollector, Reader, collector_for, kind_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Imported:
     """What was read."""
     result: ImportResult
     """What the store took."""
+    read_as: str = "trace file"
+    """What kind of file it was taken for."""
     mark: str | None = None
     """What was added to its names, because the store had other events under the same numbers (see `scopes`)."""
 
@@ -45,6 +47,7 @@ class Imported:
         """Both as plain JSON values."""
         return {
             "file": self.name,
+            "read_as": self.read_as,
             "duplicate": self.result.duplicate,
             "added": self.result.added,
             "mark": self.mark,
@@ -100,7 +103,7 @@ def _imported_log(
         name=name,
         report=lambda: reader.report.to_dict(),
     )
-    return Imported(name, reader.report, result)
+    return Imported(name, reader.report, result, kind_of(collector))
 
 
 class _OverlappingError(Exception):
@@ -123,7 +126,7 @@ def _imported(
         name=name,
         report=lambda: marked_report(reader.report.to_dict(), mark) if mark else reader.report.to_dict(),
     )
-    return Imported(name, reader.report, result, mark)
+    return Imported(name, reader.report, result, mark=mark)
 
 
 def _not_taken(

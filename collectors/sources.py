@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol, cast
 
 import pyarrow as pa
@@ -64,6 +65,12 @@ def file_collectors() -> dict[str, FileCollector]:
     }
     found = {name: m for name, m in modules.items() if hasattr(m, "recognise") and hasattr(m, "read")}
     return cast(dict[str, FileCollector], found)
+
+
+def kind_of(collector: FileCollector) -> str:
+    """What a collector takes a file for, in the words of its module's name."""
+    name: str = cast(ModuleType, collector).__name__
+    return name.rpartition(".")[2].replace("_", " ")
 
 
 def collector_for(source: str | Path) -> FileCollector:

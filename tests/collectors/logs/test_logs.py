@@ -457,7 +457,8 @@ def test_access_logs(bring: Bringing) -> None:
         "rt=0.250 request_id=abcdef0123456789\n"
         '10.0.0.1 - - [27/Aug/2026:12:00:02 +0000] "GET /health HTTP/1.1" 200 2 "-" "curl"\n'
     )
-    assert bring(nginx)["other"] == 1
+    report = bring(nginx)
+    assert (report["read_as"], report["other"]) == ("access", 1)
     envoy = (
         '[2026-08-27T12:00:03.500Z] "POST /v1/completions HTTP/1.1" 400 - 10 20 30 29 "10.0.0.9" "py" '
         '"11111111-2222" "model.example" "10.0.0.2:8000"\n'
