@@ -61,6 +61,8 @@ class ImportReport:
     notes_total: int = 0
     stream_errors: list[str] = field(default_factory=list)
     """What went wrong below the lines: compressed data that is damaged or ends early."""
+    unended: bool = False
+    """Whether the last line, which is being read now or was read, has no line break: it may still be written."""
     sha256: str = ""
     """Of the raw bytes of the file, compressed as they are; empty until the end was reached."""
     bytes_read: int = 0

@@ -59,7 +59,7 @@ def read_lines(
     stream: BinaryIO, size: int | None, report: ImportReport, progress: Progress | None = None
 ) -> Iterator[list[bytes]]:
     """Lists of lines without their newline; the compression is told from the first bytes, not from a name."""
-    yield from _split(unpacked(stream, size, report, progress))
+    yield from _split(unpacked(stream, size, report, progress), report)
 
 
 def unpacked(
@@ -123,7 +123,7 @@ def _inflate(chunks: Iterator[bytes], new: Callable[[], Any], name: str, report:
         report.stream_errors.append(f"{name} data ends early: the last member is incomplete")
 
 
-def _split(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
+def _split(chunks: Iterator[bytes], report: ImportReport) -> Iterator[list[bytes]]:
     pending: list[bytes] = []
     held, skipping = 0, False
     for chunk in chunks:
@@ -143,4 +143,5 @@ def _split(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield lines
     line = b"".join(pending)
     if line:
+        report.unended = True
         yield [Overlong(line) if skipping else line]

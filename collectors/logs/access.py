@@ -50,7 +50,7 @@ def _other(line: str) -> bool:
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:
     """Batches of such a log."""
-    return LogReader(path, _Parser(given), progress, skip)
+    return LogReader(path, _Parser(given), progress, skip, whole=True)
 
 
 class _Parser:

@@ -64,7 +64,7 @@ def _name(found: re.Match[str]) -> str:
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:
     """Batches of a log whose form is given."""
-    return LogReader(path, _Parser(given), progress, skip)
+    return LogReader(path, _Parser(given), progress, skip, whole=True)
 
 
 class _Parser:

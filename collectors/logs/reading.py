@@ -16,6 +16,7 @@ from kvwitness.collectors.logs.calls import Event
 BATCH_ROWS = 65_536
 BACK_NS = 60_000_000_000
 """A clock that goes back by more than this within a log is told."""
+UNENDED = "it has no line break yet, and is taken when the file has grown"
 _BOM = "\ufeff"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -55,12 +56,16 @@ class LogReader(Iterator[pa.RecordBatch]):
         skip: int = 0,
         *,
         heading: bool = False,
+        whole: bool = False,
     ) -> None:
-        """`heading`: the first line says what the fields are called, and is read even where lines are skipped."""
+        """`heading`: the first line says what the fields are called, and is read even where lines are skipped.
+
+        `whole`: a part of a line can look like a line, so a last one without a line break is left for the next import.
+        """
         self.report = ImportReport()
         self._rows = RowBuilder(self.report)
         self._parser = parser
-        self._clock, self._heading = Clock(), heading
+        self._clock, self._heading, self._whole = Clock(), heading, whole
         self._batches = self._read(source, progress, skip)
 
     def __iter__(self) -> LogReader:
@@ -108,6 +113,8 @@ class LogReader(Iterator[pa.RecordBatch]):
                 report.blank += 1
                 return
             self._heading = False
+            if report.unended and self._whole:
+                raise Rejected(UNENDED)
             events = self._parser.events(text, number, report)
             if events is None:
                 report.other += 1

@@ -67,6 +67,10 @@ class _CsvReader(LogReader):
         self._parser.pass_over(number, raw.count(b'"'))
 
     def _ended(self) -> None:
+        if self.report.unended:
+            self.report.note(
+                self.report.lines, "the last line has no line break; if the file was cut, its last field is"
+            )
         held = self._parser.held
         if held:  # its lines were taken for parts of a record
             self.report.other -= 1

@@ -52,7 +52,7 @@ def recognise_line(line: bytes) -> bool:
 
 def read(path: Source, progress: Progress | None = None, given: Given = NOTHING, skip: int = 0) -> LogReader:
     """Batches of such a log."""
-    return LogReader(path, _Parser(given, _written(path)), progress, skip)
+    return LogReader(path, _Parser(given, _written(path)), progress, skip, whole=True)
 
 
 def _written(path: Source) -> datetime:

@@ -97,7 +97,7 @@ def test_a_small_file_that_unfolds_to_much_is_read_in_bounded_memory(monkeypatch
             pieces.append(len(chunk))
             yield chunk
 
-    monkeypatch.setattr(stream, "_split", lambda chunks: split(watched(chunks)))
+    monkeypatch.setattr(stream, "_split", lambda chunks, report: split(watched(chunks), report))
     _, report = load_trace(io.BytesIO(zstd(b" " * 2**28)))
     assert report.bad_by_reason == {f"longer than {2**20} bytes": 1} or report.blank == 1
     assert max(pieces) <= 2**28 / 2

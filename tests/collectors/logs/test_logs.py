@@ -679,6 +679,19 @@ def test_a_line_that_is_lost_in_a_quoted_field_lets_no_prompt_out(bring: Bringin
     assert [bad["line"] for bad in report["bad"]] == [2, 4, 6]
 
 
+def test_line_that_is_being_written_waits_for_its_end(bring: Bringing, tmp_path: Path) -> None:
+    line = '10.0.0.1 - - [27/Aug/2026:12:00:0{} +0000] "POST /v1/completions HTTP/1.1" 200 5 "-" "py" rt=0.2 req={}\n'
+    file = tmp_path / "access.log"
+    whole = "".join(line.format(n, f"{n}" * 16) for n in range(3))
+    file.write_text(whole[:-40])
+    assert [bad["line"] for bad in bring(file)["bad"]] == [3]
+    file.write_text(whole)
+    assert bring(file)["added"] == 2
+    assert [e["request"] for e in bring.events()] == [f"{n}" * 16 for n in range(3) for _ in range(2)]
+    table = f"start_time,request_id,status,prompt_tokens\n{DAY}1Z,a,200,10"
+    assert [note["line"] for note in bring(table, name="table")["notes"]] == [2]
+
+
 def test_log_that_was_packed_when_it_was_rotated_is_known(bring: Bringing, tmp_path: Path) -> None:
     file, packed = tmp_path / "calls.jsonl", tmp_path / "calls.jsonl.2.gz"
     whole = lines(*(openai(n) for n in range(4)))
