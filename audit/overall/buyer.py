@@ -16,6 +16,7 @@ from kvwitness.audit.asking import connect, run
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.queries import find
 from kvwitness.audit.store import Store
+from kvwitness.audit.windows import as_utc
 from kvwitness.audit.wording import several
 
 UNKNOWABLE = (
@@ -167,10 +168,12 @@ def buyers_view(
 ) -> BuyersView:
     """Answer the checklist for requests in a window (UTC) to a model, about prompts of more than `over` tokens.
 
-    Without `over`, it is the smallest limit that any engine announced. Raises KvwitnessError where there is none.
+    Without `over`, it is the smallest limit that any engine announced. Raises KvwitnessError where there is none, and
+    for a time that is none.
     """
     with connect(store) as connection, store.reading():
         limit = over if over is not None else _announced(connection)
+        since, until = as_utc("since", since), as_utc("until", until)
         window = {"since": since, "until": until, "model": model}
         counts = _rows(connection, _COUNTS, window)[0] | _rows(connection, _COUNTED, window)[0]
         view = BuyersView(limit, model, {k: str(v) if k in ("first", "last") else v for k, v in counts.items()})
@@ -242,18 +245,24 @@ def _answer(
     view.vendor = _vendor(view, long, answered, refused, told, cached)
     _ask(view, answered, f"{over:,} tokens are the limit, it had {{prompt_tokens:,}} and was answered with {{status}}")
     _ask(view, told, "we sent {received_prompt_tokens:,} prompt tokens, the answer states {answered_prompt_tokens:,}")
-    _ask(view, charged, "the bill and the answer differ in the count of {differs}")
+    for what in ("prompt", "completion"):
+        rows = [row for row in charged if _charged_otherwise(row, what)]
+        _ask(
+            view,
+            rows,
+            f"the bill states {{billed_{what}_tokens:,}} {what} tokens, the answer {{answered_{what}_tokens:,}}",
+        )
     _ask(view, empty, "it was answered with success and without output")
     _ask(view, cached, "{cached_tokens:,} of its tokens were said to be cached, and we had sent nothing before")
     view.ask.sort(key=lambda one: (one["ts"], one["request"]))
 
 
-def _charged_otherwise(row: Mapping[str, Any]) -> bool:
-    pairs = (
-        ("billed_prompt_tokens", "answered_prompt_tokens"),
-        ("billed_completion_tokens", "answered_completion_tokens"),
-    )
-    return any(row[a] is not None and row[b] is not None and row[a] != row[b] for a, b in pairs)
+def _charged_otherwise(row: Mapping[str, Any], *counts: str) -> bool:
+    for what in counts or ("prompt", "completion"):
+        billed, answered = row[f"billed_{what}_tokens"], row[f"answered_{what}_tokens"]
+        if billed is not None and answered is not None and billed != answered:
+            return True
+    return False
 
 
 def _unjoined(bill: Bill) -> str:

@@ -21,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from kvwitness.audit.asking import connect
 from kvwitness.audit.errors import KvwitnessError
 from kvwitness.audit.store import Store, StoreError
+from kvwitness.audit.windows import as_utc
 
 PER_REQUEST = 512
 _SERVER, _OK, _ERROR = 2, 1, 2
@@ -68,7 +69,7 @@ def requests_of(store: Store, since: str | None = None, until: str | None = None
     except StoreError:
         pass  # never audited
     with connect(store) as connection, store.reading():
-        found = connection.execute(_SQL, {"since": since, "until": until})
+        found = connection.execute(_SQL, {"since": as_utc("since", since), "until": as_utc("until", until)})
         names = [column[0] for column in found.description or ()]
         while rows := found.fetchmany(PER_REQUEST):
             for values in rows:

@@ -128,3 +128,17 @@ def test_a_bill_by_the_day_is_compared_by_its_sum(tmp_path: Path, capsys: pytest
     assert by_request["because"] == "none of the bill's 2 records names a request of ours by its id"
     assert (by_request["answer"], by_sum["answer"]) == ("cannot be known", "yes")
     assert "billed 351 prompt and 25 output tokens, all answers of our record state 311 and 25" in by_sum["because"]
+
+
+def test_ends_of_the_window(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, view = asked(store, capsys, "--over", "100", "--until", "2026-08-27T14:00:02+02:00")
+    assert view["counts"]["requests"] == 1
+    for command in (["audit", "--as-buyer", "--over", "1"], ["spans", "http://127.0.0.1:9"]):
+        assert run([*command, "--since", "yesterday", "--store", str(store)]) == 2
+        assert "--since 'yesterday' is no time" in capsys.readouterr().err
+
+
+def test_what_the_bill_says_stands_in_the_question(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, view = asked(store, capsys, "--over", "100")
+    [billed] = [one for one in view["ask_the_provider"] if one["request"] == "c6"]
+    assert billed["reasons"] == ["the bill states 700 prompt tokens, the answer 70"]
