@@ -39,6 +39,9 @@ def audit(
         int | None, typer.Option(min=0, help="With --as-buyer: the length of prompts that matters, in tokens.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="With --as-buyer: requests to this model alone.")] = None,
+    provider: Annotated[
+        str | None, typer.Option(help="With --as-buyer: requests to this provider alone, as the record names it.")
+    ] = None,
     since: Annotated[str | None, typer.Option(help="With --as-buyer: begin of the window, UTC.")] = None,
     until: Annotated[str | None, typer.Option(help="With --as-buyer: end of the window, UTC, not included.")] = None,
     config: Annotated[
@@ -64,7 +67,7 @@ def audit(
     if as_buyer:
         if trace is not None:
             raise KvwitnessError("--as-buyer asks a store.", "Import the logs first: kvwitness import FILE.")
-        view = buyers_view(open_store(store), over=over, model=model, since=since, until=until)
+        view = buyers_view(open_store(store), over=over, model=model, provider=provider, since=since, until=until)
         if printer.for_people:
             printer.blocks(buyer_blocks(view))
         else:

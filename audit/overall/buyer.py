@@ -6,6 +6,7 @@ them, only the provider's own record can tell.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,9 @@ UNKNOWABLE = (
 _WINDOW = """
   received_ns >= epoch_ns(coalesce($since, '1678-01-01')::TIMESTAMP)
   AND received_ns < epoch_ns(coalesce($until, '2262-01-01')::TIMESTAMP)
-  AND ($model IS NULL OR model = $model) AND traffic = 'user'"""
+  AND ($model IS NULL OR model = $model) AND traffic = 'user'
+  AND ($provider IS NULL OR request IN (
+    SELECT request FROM events WHERE event = 'request.received' AND contains(extra, $provider)))"""
 
 _COUNTS = f"""
 SELECT count(*) AS requests, count(*) FILTER (ok) AS answered, count(*) FILTER (status BETWEEN 400 AND 499) AS refused,
@@ -66,9 +69,10 @@ FROM requests WHERE ok AND completion_tokens = 0 AND {_WINDOW} ORDER BY received
 _CACHED = f"""
 SELECT request, model, received_ts AS ts, prompt_tokens, status, finish_reason, answered_prompt_tokens,
   completion_tokens, cached_tokens
-FROM requests
-WHERE {_WINDOW}
-QUALIFY row_number() OVER (PARTITION BY model ORDER BY received_ns, request) = 1 AND ok AND cached_tokens > 0
+FROM (
+  SELECT *, row_number() OVER (PARTITION BY model ORDER BY received_ns, request) AS nth
+  FROM requests WHERE received_ns IS NOT NULL)
+WHERE nth = 1 AND ok AND cached_tokens > 0 AND {_WINDOW}
 ORDER BY received_ns, request"""
 """The first request for a model, of which nothing of ours can have been in a cache before."""
 
@@ -114,6 +118,7 @@ class BuyersView:
 
     over: int
     model: str | None
+    provider: str | None
     counts: dict[str, Any]
     checklist: list[Question] = field(default_factory=list)
     vendor: list[Question] = field(default_factory=list)
@@ -131,6 +136,7 @@ class BuyersView:
         return {
             "over_tokens": self.over,
             "model": self.model,
+            "provider": self.provider,
             "counts": self.counts,
             "checklist": [one.to_dict() for one in self.checklist],
             "vendor_review": [one.to_dict() for one in self.vendor],
@@ -142,7 +148,7 @@ class BuyersView:
         """The questions to the provider, ready to send."""
         if not self.ask:
             return ""
-        of_model = f" to {self.model}" if self.model else ""
+        of_model = (f" to {self.model}" if self.model else "") + (f" at {self.provider}" if self.provider else "")
         lines = [
             f"In our own record of {several(self.counts['requests'], 'request')}{of_model} from {self.counts['first']} "
             f"to {self.counts['last']} (UTC) the following stand out. Please tell us for each of them:",
@@ -163,10 +169,11 @@ def buyers_view(
     *,
     over: int | None = None,
     model: str | None = None,
+    provider: str | None = None,
     since: str | None = None,
     until: str | None = None,
 ) -> BuyersView:
-    """Answer the checklist for requests in a window (UTC) to a model, about prompts of more than `over` tokens.
+    """Answer the checklist for requests in a window to a model at a provider, about prompts of more than `over` tokens.
 
     Without `over`, it is the smallest limit that any engine announced. Raises KvwitnessError where there is none, and
     for a time that is none.
@@ -174,20 +181,27 @@ def buyers_view(
     with connect(store) as connection, store.reading():
         limit = over if over is not None else _announced(connection)
         since, until = as_utc("since", since), as_utc("until", until)
-        window = {"since": since, "until": until, "model": model}
+        window = {"since": since, "until": until, "model": model, "provider": _said_provider(provider)}
         counts = _rows(connection, _COUNTS, window)[0] | _rows(connection, _COUNTED, window)[0]
-        view = BuyersView(limit, model, {k: str(v) if k in ("first", "last") else v for k, v in counts.items()})
+        view = BuyersView(
+            limit, model, provider, {k: str(v) if k in ("first", "last") else v for k, v in counts.items()}
+        )
         given = {k: v for k, v in {"since": since, "until": until}.items() if v is not None}
         of_model = {"of_model": model} if model else {}
         long = run(connection, find("long_prompts"), {"over": limit, **given, **of_model})[0].to_dicts()
         ours = {row["request"] for row in _rows(connection, f"SELECT request FROM requests WHERE {_WINDOW}", window)}
         # Without a window: bills are dated when they are written, often long after the request.
         differing = run(connection, find("count_disagreements"), {})[0].to_dicts()
-        differing = [row for row in differing if row["request"] in ours]
+        long, differing = ([row for row in rows if row["request"] in ours] for rows in (long, differing))
         bill = Bill(**_rows(connection, _BILLED, {})[0])
         empty, cached = _rows(connection, _EMPTY, window), _rows(connection, _CACHED, window)
     _answer(view, long, differing, bill, empty, cached)
     return view
+
+
+def _said_provider(provider: str | None) -> str | None:
+    """How a reception names it among what is kept beside the vocabulary."""
+    return None if provider is None else f'"provider":{json.dumps(provider, ensure_ascii=False)}'
 
 
 def _announced(connection: duckdb.DuckDBPyConnection) -> int:

@@ -60,6 +60,8 @@ class Call:
     salt: str | None = None
     adapter: str | None = None
     traffic: str | None = None
+    provider: str | None = None
+    """Who was asked, in a log of more than one."""
     answered_by: str | None = None
     more: dict[str, Any] = field(default_factory=dict)
     """Further fields of its reception."""
@@ -82,7 +84,7 @@ class Call:
         return out
 
     def _reception(self, given: Given) -> dict[str, Any]:
-        out = _present(self, ("model", "adapter", "max_new_tokens", "traffic")) | self.more
+        out = _present(self, ("model", "adapter", "max_new_tokens", "traffic", "provider")) | self.more
         tokens = self.received_tokens if self.received_tokens is not None else self.prompt_tokens
         if tokens is not None:
             out["prompt_tokens"] = tokens

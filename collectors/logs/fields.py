@@ -50,6 +50,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "http_x_tenant_id", "x-tenant-id", "remote_user",
         ),
         "model": ("model", "request.model", "request.body.model", "model_group", "model_name", *_answer("model")),
+        "provider": ("provider", "custom_llm_provider", "llm_provider", "request.provider"),
         "received_tokens": (
             "counted_prompt_tokens", "client_prompt_tokens", "local_prompt_tokens", "request.prompt_tokens",
             "request_prompt_tokens", "prompt_token_count", "true_prompt_tokens",
@@ -156,6 +157,7 @@ def call_of(document: Mapping[str, Any], own_id: str, given: Given, report: Impo
         salt=_text(found["salt"]),
         adapter=_text(found["adapter"]),
         traffic=_text(found["traffic"]),
+        provider=_text(found["provider"]),
         answered_by=_text(found["answered_by"]),
         **{what: found[what] for what in _INTEGERS},
     )

@@ -32,7 +32,7 @@ CALLS = [
     call(4, 100, 100),
     call(5, 60, 60, output=0),
     call(6, 70, 70),  # billed otherwise
-    call(7, 30, 30, model="other", cached=16),
+    call(7, 30, 30, model="other", cached=16) | {"provider": "elsewhere"},
 ]
 BILL = [
     {"timestamp": "2026-08-31T00:00:00Z", "id": f"c{n}", "prompt_tokens": p} | more
@@ -142,3 +142,24 @@ def test_what_the_bill_says_stands_in_the_question(store: Path, capsys: pytest.C
     _, view = asked(store, capsys, "--over", "100")
     [billed] = [one for one in view["ask_the_provider"] if one["request"] == "c6"]
     assert billed["reasons"] == ["the bill states 700 prompt tokens, the answer 70"]
+
+
+def test_at_a_provider(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, view = asked(store, capsys, "--over", "10", "--provider", "elsewhere")
+    assert view["counts"]["requests"] == 1
+    assert view["checklist"][0]["because"].startswith("1 request")
+    assert [one["request"] for one in view["ask_the_provider"]] == ["c7"]
+    assert run(["audit", "--as-buyer", "--over", "10", "--provider", "elsewhere", "--store", str(store), "--format",
+                "table"]) == 1  # fmt: skip
+    assert "our own record of 1 request at elsewhere" in capsys.readouterr().out
+
+
+def test_what_was_sent_before_the_window_may_be_in_the_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls, path = tmp_path / "calls.jsonl", tmp_path / "store"
+    calls.write_text("".join(json.dumps(one) + "\n" for one in (call(1, 20, 20), call(2, 20, 20, cached=16))))
+    assert run(["import", str(calls), "--store", str(path)]) == 0
+    capsys.readouterr()
+    _, view = asked(path, capsys, "--over", "100", "--since", "2026-08-27T12:00:02Z")
+    assert (view["counts"]["requests"], view["ask_the_provider"]) == (1, [])
