@@ -139,7 +139,8 @@ def pools_of(use: pl.DataFrame, events: pl.LazyFrame) -> Pools:
     """Find the pools of a trace from `pool_use` of all its parts, and what `engine.pool` says of them.
 
     Positions per page are taken from the first `engine.pool`; a pool that never had one is given the smallest page
-    that fits its writes. Raises `KvwitnessError` for page numbers that no pool could have.
+    that fits its writes, which says nothing of where in a page table a position belongs. Raises `KvwitnessError` for
+    page numbers that no pool could have.
     """
     sizes = use.group_by("pool").agg(
         pl.col("last").max().fill_null(-1),
@@ -194,7 +195,7 @@ def _numbered(rows: pl.DataFrame, sources: list[str]) -> Pools:
         table[n]["tokens"] = row["page_tokens"] or (
             1 << max(0, int(guess - 1).bit_length()) if guess else DEFAULT_TOKENS
         )
-        table[n]["ordinals"] = (row["kind"] or "kv") in PLACED_KINDS
+        table[n]["ordinals"] = row["page_tokens"] is not None and (row["kind"] or "kv") in PLACED_KINDS
         table[n]["sharing"] = {"none": k.SHARE_NONE, "tenant": k.SHARE_TENANT}.get(row["sharing"] or "", k.SHARE_GLOBAL)
         table[n]["source"] = numbers.get(row["source"], -1)
         table[n]["allocs"] = row["allocs"]

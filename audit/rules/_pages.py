@@ -157,7 +157,8 @@ def _relied_upon(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
     Of a page that nobody was ever given, the allocation itself may be what was lost. What is said of somebody else
     than whoever the page was given to last, rests on all that befell that one before; a place in a page table, or what
     has been covered, on all that befell the request. What shows that a reader had nothing to do with another tenant's
-    content is all that befell the reader, and the page since that was written: whatever came before does not excuse it.
+    content is all that befell the reader, and the page since that was written: whatever came before does not excuse it,
+    once it is on record how the pool is made and which of its pages are anybody's.
     """
     given = context.at(rows["since"], "request").rename({"ev": "since", "request": "given_to"})
     others = context.requests.group_by(other_request="request").agg(other_born=pl.col("first_ev").min())
@@ -175,10 +176,17 @@ def _relied_upon(context: Context, rows: pl.DataFrame) -> pl.DataFrame:
         # What was written may have been published and copied to another tier ever since its writer came.
         pl.when(pl.col("fact").is_in([*OF_TWO_HOLDERS, "foreign"])).then("other_born"),
     )
-    unattached = (pl.col("fact") == "foreign") & (pl.col("x") == 0) & OTHER_TENANT & pl.col("ev2").is_not_null()
+    described = pl.col("pool").is_in(context.once("described pools", lambda: _described(context))["pool"].implode())
+    unattached = (
+        (pl.col("fact") == "foreign") & (pl.col("x") == 0) & OTHER_TENANT & pl.col("ev2").is_not_null() & described
+    )
     written = pl.min_horizontal("ev2", pl.when(of_another).then(pl.col("born").fill_null(-1)))
     since = pl.when(unattached.fill_null(False)).then(written).otherwise(since)
     return told.with_columns(since=since).drop("given_to", "born", "other_born")
+
+
+def _described(context: Context) -> pl.DataFrame:
+    return context.events.filter(pl.col("event") == "engine.pool").select("pool").drop_nulls().unique().collect()
 
 
 def _merged(rows: pl.DataFrame) -> pl.DataFrame:

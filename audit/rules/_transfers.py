@@ -153,6 +153,11 @@ def event_level(context: Context) -> pl.DataFrame:
             lost_meanwhile(context, spans.filter(~named), ""),
         ]
     ).sort("ev")
+    # Of whom nobody says that it ever began, it is not known what there was to move.
+    nameless = pl.col("start_ev").is_null() & pl.col("request").is_null() & pl.col("failed_ev").is_null()
+    rows = rows.with_columns(
+        lost=pl.coalesce("lost", pl.when(nameless).then(pl.format("the beginning of transfer {}", "transfer")))
+    )
     sure = pl.col("lost").is_null()
     observer = pl.coalesce("observer", "source")
     return with_tenant(rows, context).select(
